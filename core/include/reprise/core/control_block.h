@@ -1,0 +1,57 @@
+// The values that change between replays of one recording: kernels read them from memory, so that none is baked in.
+#ifndef REPRISE_CORE_CONTROL_BLOCK_H_
+#define REPRISE_CORE_CONTROL_BLOCK_H_
+
+#include <cstdint>
+
+namespace reprise {
+
+// One per rank, in the memory its kernels can read. The per-step part is uploaded by TrainSession::BeginStep; the
+// counters are set by that upload and advanced by the NextMicrobatch command at the head of each replay.
+struct ControlBlock {
+  // Per step.
+  float learning_rate = 0;
+  float loss_scale = 1;        // gradient of the loss; a power of two
+  float gradient_divisor = 1;  // the step divides the summed gradient by this and by loss_scale
+  int32_t microbatches = 1;    // in this step
+  uint64_t seed = 0;           // of the session, for random numbers
+  int64_t step = 0;            // from 0; counts every step, skipped ones too
+
+  // Counters. A command of the replay's j-th microbatch adds j, its position, to these.
+  int64_t microbatch = 0;            // within the step, of this replay's first microbatch
+  int64_t next_microbatch = 0;       // the same for the next replay
+  int64_t input = 0;                 // microbatches staged before this replay, never reset: chooses the staging slot
+  int64_t next_input = 0;            // the same for the next replay
+  uint64_t random_offset = 0;        // grows by 1 per microbatch over the whole run; never used twice
+  uint64_t next_random_offset = 0;
+};
+
+// What the commands of a step add up on the device, one per rank. The step commands read and reset the sums.
+struct StepState {
+  double loss_sum = 0;          // over this step's microbatches, of this rank's losses
+  double norm_squared = 0;      // over all ranks, of the summed gradient, before any division
+  double loss_total = 0;        // loss_sum over all ranks
+  int64_t optimizer_steps = 0;  // updates made; a skipped step does not count
+  int32_t skip = 0;             // 1: the summed gradient is not finite, so the update must not run
+  int32_t padding = 0;
+};
+
+// What one step reports, see TrainSession::PollMetrics.
+struct StepMetrics {
+  int64_t step = 0;         // from 0
+  float loss = 0;           // mean over ranks and microbatches
+  float gradient_norm = 0;  // of the divided gradient, over all parameters, before clipping
+  float loss_scale = 1;
+  bool skipped = false;  // the gradient was not finite; parameters and optimizer state are unchanged
+};
+
+// Hand-over of StepMetrics to the host: entry (step mod kMetricsRingSize) is written by PublishMetrics.
+inline constexpr int64_t kMetricsRingSize = 64;
+struct MetricsRing {
+  StepMetrics entries[kMetricsRingSize];
+  int64_t published = 0;  // steps written so far
+};
+
+}  // namespace reprise
+
+#endif  // REPRISE_CORE_CONTROL_BLOCK_H_

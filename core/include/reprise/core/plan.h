@@ -1,0 +1,170 @@
+// A plan: everything that is decided before memory is taken. The schedules of a step, the buffers they use and where
+// each buffer lies. Equal inputs give equal plans on every rank; the fingerprint says so in 128 bits.
+#ifndef REPRISE_CORE_PLAN_H_
+#define REPRISE_CORE_PLAN_H_
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "reprise/core/layout.h"
+#include "reprise/core/model.h"
+#include "reprise/core/schedule.h"
+
+namespace reprise {
+
+// kKeep: slots keep their weights until something else needs them, and what is resident is not gathered again.
+// kOff: weights are released after the last consecutive call of a phase that needs them.
+enum class Residency : uint8_t { kKeep, kOff };
+// When a unit's gradient is reduced. kOncePerStep keeps the full gradient in the accumulate dtype until `finish`.
+enum class Reduce : uint8_t { kEveryMicrobatch, kOncePerStep };
+// Where the last reduction of a graph runs: at its end, or at the head of the next graph (the last one in `finish`).
+enum class Tail : uint8_t { kInGraph, kCarried };
+
+// Unset: the planner's choice, shown in the plan's text. The planner writes its choices into Plan::options.
+struct PlanOptions {
+  std::optional<int> prefetch_depth = {};          // the gather for call i waits for call i - 1 - depth; at least 0, default 1
+  std::optional<int> weight_slots = {};            // gathered copies that live at once; at least 1, default 2
+  std::optional<int> gradient_slots = {};          // wire gradients that live at once; at least 1, default 2
+  std::optional<int> microbatches_per_graph = {};  // at least 1, default 1
+  Residency residency = Residency::kKeep;
+  Reduce reduce = Reduce::kEveryMicrobatch;
+  Tail tail = Tail::kInGraph;
+  Transport transport = Transport::kAuto;
+  DType wire = DType::kBFloat16;        // of gradients in a reduce-scatter
+  DType accumulate = DType::kFloat32;   // only kFloat32 so far
+  DType master = DType::kFloat32;       // sessions set it from their ShardedParameters
+  int optimizer_states = 2;             // fp32 values kept per master element; sessions set it from their optimizer
+
+  friend bool operator==(const PlanOptions&, const PlanOptions&) = default;
+};
+
+// Who owns a buffer's bytes, and in which kind of memory. Each is one block per rank; offsets are from its start.
+enum class Storage : uint8_t {
+  kWeights,        // persistent, communicates: shards that are gathered; owned by ShardedParameters
+  kMasters,        // persistent: master shards, where their dtype differs from the weights'; owned by ShardedParameters
+  kSession,        // persistent: accumulators, optimizer state, staging, outputs, state, control
+  kHostVisible,    // persistent: metrics, which the host reads while the device runs
+  kCommunicating,  // transient arena of gathered weights, wire gradients and what reduce-scatters deliver
+  kLocal,          // transient arena of everything else
+  kExternal,       // the user's; offset is 0
+};
+inline constexpr int kNumStorages = 7;
+absl::string_view Name(Storage storage);
+constexpr bool IsTransient(Storage storage) {
+  return storage == Storage::kCommunicating || storage == Storage::kLocal;
+}
+
+// Bytes: start of every buffer. cuBLASLt asks for 256 of its workspace; nothing else asks for more.
+inline constexpr int64_t kBufferAlignment = 256;
+
+struct Buffer {
+  std::string name;
+  Storage storage = Storage::kLocal;
+  int64_t num_bytes = 0;
+  int64_t offset = 0;  // in its storage; a multiple of kBufferAlignment
+
+  friend bool operator==(const Buffer&, const Buffer&) = default;
+};
+
+// Persistent buffers of a unit; each vector is by group. Frozen groups have only weights and masters.
+struct UnitBuffers {
+  std::vector<BufferId> weights = {};
+  std::vector<BufferId> masters = {};         // the weights' buffer where the dtypes are equal
+  std::vector<BufferId> accumulators = {};    // invalid ids for frozen groups
+  std::vector<BufferId> full_gradients = {};  // Reduce::kOncePerStep only; whole group in the accumulate dtype
+  std::vector<std::vector<BufferId>> optimizer_states = {};
+
+  friend bool operator==(const UnitBuffers&, const UnitBuffers&) = default;
+};
+
+// Buffers of a tensor that outlive a replay; invalid ids where there is none.
+struct TensorBuffers {
+  BufferId staging;        // inputs: PlanOptions::microbatches_per_graph * 2 slots, each padded to kBufferAlignment
+  BufferId value;          // outputs, state and external tensors
+  BufferId kept_gradient;  // ModelBuilder::KeepGradient
+
+  friend bool operator==(const TensorBuffers&, const TensorBuffers&) = default;
+};
+
+struct MemoryPlan {
+  std::array<int64_t, kNumStorages> num_bytes = {};        // by Storage; 0 for kExternal
+  // Transient storages: no placement can use less, because in some legal order this many bytes are live at one moment.
+  std::array<int64_t, kNumStorages> lower_bound = {};
+
+  int64_t persistent_bytes() const;
+  int64_t transient_bytes() const;
+  int64_t transient_lower_bound_bytes() const;
+  friend bool operator==(const MemoryPlan&, const MemoryPlan&) = default;
+};
+
+struct Fingerprint {
+  uint64_t high = 0, low = 0;
+
+  std::string ToString() const;  // 32 hexadecimal digits
+  friend bool operator==(const Fingerprint&, const Fingerprint&) = default;
+};
+
+// The ranks that a communication command spans.
+struct Axis {
+  std::string name;
+  int size = 1;
+  friend bool operator==(const Axis&, const Axis&) = default;
+};
+
+struct Plan {
+  Model model;
+  ModelLayout layout;
+  PlanOptions options;  // nothing unset
+  std::vector<Axis> axes = {};
+  std::vector<Buffer> buffers = {};
+  std::vector<UnitBuffers> unit_buffers = {};      // by UnitId
+  std::vector<TensorBuffers> tensor_buffers = {};  // by TensorId
+  BufferId control, step_state, norm_partials, metrics;  // the last three invalid in a forward plan
+
+  // Distinct schedules. A step of n microbatches runs first, then body until n are done, then finish and step, those
+  // that exist. Equal schedules are stored once: in the basic plan body == first and there is no finish.
+  std::vector<Schedule> schedules = {};
+  int first = 0, body = 0;      // indices into schedules
+  int finish = -1, step = -1;   // -1: none
+
+  int weight_slots = 0;         // used: options.weight_slots, or fewer if the model needs fewer
+  int held_gradient_slots = 0;  // extra gradient slots, one for each unit whose gradient is held across other units'
+  MemoryPlan memory;
+  Fingerprint fingerprint;      // of all the above
+
+  int world_size() const { return layout.world_size; }
+  const Buffer& buffer(BufferId id) const { return buffers[id.value()]; }
+  // The wire dtype of a group.
+  DType wire(const FlatGroup& group) const { return group.wire.value_or(options.wire); }
+  friend bool operator==(const Plan&, const Plan&) = default;
+};
+
+// Counts over the schedules that one step of `microbatches` runs (for a forward plan, that many replays).
+struct PlanSummary {
+  int microbatches = 1;
+  int64_t all_gathers = 0, reduce_scatters = 0, commands = 0, waits = 0;
+  int64_t persistent_bytes = 0, transient_bytes = 0, transient_lower_bound_bytes = 0;  // per rank
+  Fingerprint fingerprint;
+};
+// InvalidArgument unless `microbatches` is a positive multiple of microbatches_per_graph.
+absl::StatusOr<PlanSummary> Summarize(const Plan& plan, int microbatches);
+
+// Stable over runs, ranks, compilers and machines. Ignores Plan::fingerprint itself.
+Fingerprint ComputeFingerprint(const Plan& plan);
+
+// Golden-test form: options, memory and every command with its lane, uses and waits.
+std::string ToText(const Plan& plan);
+// The same as JSON, with the `summary` object of Summarize(plan, microbatches).
+absl::StatusOr<std::string> ToJson(const Plan& plan, int microbatches);
+// Graphviz: one cluster per schedule, one column per lane, an edge per wait coloured by reason.
+std::string ToDot(const Plan& plan);
+// One command as in the text form, without uses and waits: "all_gather u0 slot 1".
+std::string Describe(const Plan& plan, const Command& command);
+
+}  // namespace reprise
+
+#endif  // REPRISE_CORE_PLAN_H_

@@ -1,0 +1,239 @@
+// A schedule: the commands of one graph in issue order, each with its lane, the buffer ranges it uses and its waits.
+// Plain data, equal for every rank, comparable and printable.
+//
+// Each lane runs its commands in issue order and becomes one stream. Between lanes only waits order commands. A wait
+// names an earlier command, which stands for its own completion.
+#ifndef REPRISE_CORE_SCHEDULE_H_
+#define REPRISE_CORE_SCHEDULE_H_
+
+#include <cstdint>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "reprise/core/ids.h"
+
+namespace reprise {
+
+// kCompute is the origin: the other lanes fork from its first command and are joined by its last one.
+enum class Lane : uint8_t { kCompute, kAllGather, kReduceScatter, kCopy };
+inline constexpr int kNumLanes = 4;
+
+enum class Phase : uint8_t { kForward, kBackward };
+
+// How backward writes a gradient. Constants of one schedule.
+enum class WriteMode : uint8_t { kAssign, kAdd };
+
+// How gradients and weights travel (DESIGN of each: core/README.md). kAuto is an option, never in a schedule.
+//   kDefault: all-gather; reduce-scatter in wire dtype, then accumulate the reduced part.
+//   kSymmetric, kCopyEngine: all-gather; exchange of all parts in wire dtype, then one sum of all parts in fp32.
+enum class Transport : uint8_t { kAuto, kDefault, kSymmetric, kCopyEngine };
+
+// ---- buffer uses ----
+
+// kAssign writes every byte of the range and reads none of it; kUpdate reads and writes.
+enum class Access : uint8_t { kRead, kAssign, kUpdate };
+
+// What a range is to the command that uses it. `id` of the use is a ParameterId, TensorId or group index, as noted.
+enum class Role : uint8_t {
+  kShard,              // group: this rank's part of the weights, source of an all-gather
+  kGathered,           // group: whole weights of a unit
+  kParameter,          // parameter: a view into gathered weights
+  kInput,              // tensor
+  kOutput,             // tensor
+  kSaved,              // tensor
+  kState,              // tensor
+  kScratch,            // -
+  kOutputGradient,     // tensor; for the loss, the control block's loss_scale
+  kInputGradient,      // tensor
+  kParameterGradient,  // parameter: where backward writes
+  kWire,               // group, or parameter where a command touches only that part: gradient in wire dtype
+  kReceived,           // group: what the reduce-scatter delivers: the reduced part, or all parts
+  kAccumulator,        // group: this rank's part of the summed gradient
+  kMaster,             // group: this rank's part of the master weights
+  kOptimizerState,     // group; several uses with one group are the states in order
+  kStaging,            // tensor: all staging slots of an input
+  kControl,            // - : ControlBlock
+  kStepState,          // - : StepState
+  kNormPartials,       // - : one double per unit
+  kMetrics,            // - : MetricsRing
+};
+
+struct BufferUse {
+  BufferId buffer;
+  int64_t offset = 0;     // bytes into the buffer
+  int64_t num_bytes = 0;  // may be 0: the use then conflicts with nothing
+  Access access = Access::kRead;
+  Role role = Role::kControl;
+  int32_t id = -1;
+
+  friend bool operator==(const BufferUse&, const BufferUse&) = default;
+};
+
+// ---- commands: a closed set, visited without a default ----
+
+struct Begin {  // first command, on the compute lane: other lanes fork from it
+  friend bool operator==(const Begin&, const Begin&) = default;
+};
+struct NextMicrobatch {  // advances the control block's counters to this replay's first microbatch
+  int count = 1;         // microbatches of this schedule
+  friend bool operator==(const NextMicrobatch&, const NextMicrobatch&) = default;
+};
+struct StageInputs {  // copies each input from its staging slot, (control.input + position) mod slots
+  int position = 0;
+  int slots = 2;
+  friend bool operator==(const StageInputs&, const StageInputs&) = default;
+};
+struct AllGather {
+  UnitId unit;
+  int slot = 0;  // weight slot
+  AxisId axis;
+  friend bool operator==(const AllGather&, const AllGather&) = default;
+};
+struct Forward {
+  CallId call;
+  int position = 0;
+  bool recompute = false;  // runs just before Backward, to make the saved tensors again
+  friend bool operator==(const Forward&, const Forward&) = default;
+};
+struct Backward {
+  CallId call;
+  int position = 0;
+  friend bool operator==(const Backward&, const Backward&) = default;
+};
+struct PackGradients {  // casts the gradients of the unit's groups that compute did not write in wire dtype
+  UnitId unit;
+  int position = 0;
+  friend bool operator==(const PackGradients&, const PackGradients&) = default;
+};
+struct ReduceScatter {
+  UnitId unit;
+  int position = 0;  // of the microbatch that made the gradient; -1: the last one of the replay before
+  int slot = 0;      // gradient slot
+  Transport transport = Transport::kDefault;
+  AxisId axis;
+  friend bool operator==(const ReduceScatter&, const ReduceScatter&) = default;
+};
+// kByMicrobatch assigns if control.microbatch + position is 0 and adds otherwise; kAlwaysAssign is for gradients that
+// are reduced once per step. Assigning never reads the old value. Padding is never touched.
+enum class AccumulateMode : uint8_t { kByMicrobatch, kAlwaysAssign };
+struct Accumulate {
+  UnitId unit;
+  int position = 0;
+  Transport transport = Transport::kDefault;
+  AccumulateMode mode = AccumulateMode::kByMicrobatch;
+  friend bool operator==(const Accumulate&, const Accumulate&) = default;
+};
+struct RecordLoss {  // adds the microbatch's loss to the step state
+  int position = 0;
+  friend bool operator==(const RecordLoss&, const RecordLoss&) = default;
+};
+struct GradientNorm {  // sum of squares of this rank's accumulators of the unit, into the unit's partial
+  UnitId unit;
+  friend bool operator==(const GradientNorm&, const GradientNorm&) = default;
+};
+struct SumNorm {  // over units and ranks, in that fixed order: norm, loss, and whether the step must be skipped
+  AxisId axis;
+  friend bool operator==(const SumNorm&, const SumNorm&) = default;
+};
+struct UpdateParameters {  // the optimizer on this rank's masters of the unit
+  UnitId unit;
+  friend bool operator==(const UpdateParameters&, const UpdateParameters&) = default;
+};
+struct RefreshShards {  // casts the unit's masters to the shards that are gathered
+  UnitId unit;
+  friend bool operator==(const RefreshShards&, const RefreshShards&) = default;
+};
+struct PublishMetrics {  // hands the step's metrics to the host and clears the sums
+  friend bool operator==(const PublishMetrics&, const PublishMetrics&) = default;
+};
+struct End {  // last command, on the compute lane: joins every lane
+  friend bool operator==(const End&, const End&) = default;
+};
+
+using Command = std::variant<Begin, NextMicrobatch, StageInputs, AllGather, Forward, Backward, PackGradients,
+                             ReduceScatter, Accumulate, RecordLoss, GradientNorm, SumNorm, UpdateParameters,
+                             RefreshShards, PublishMetrics, End>;
+
+// For std::visit with one lambda per command.
+template <class... Ts>
+struct Overloaded : Ts... {
+  using Ts::operator()...;
+};
+template <class... Ts>
+Overloaded(Ts...) -> Overloaded<Ts...>;
+
+// Is the command executed by all ranks of an axis together?
+bool IsCollective(const Command& command);
+
+// ---- waits ----
+
+// Why a wait is needed; without it, this check of Verify is the first that fails.
+//   kData: two conflicting uses of one buffer.
+//   kOrder: a limit of the plan: a slot's previous copy must be done, or the prefetch depth.
+//   kFork: the lane's first command must follow Begin.
+//   kJoin: End must follow the lane's last command.
+enum class WaitReason : uint8_t { kData, kOrder, kFork, kJoin };
+
+struct Wait {
+  CommandId command;
+  WaitReason reason = WaitReason::kData;
+  friend bool operator==(const Wait&, const Wait&) = default;
+};
+
+struct ScheduledCommand {
+  Command command;
+  Lane lane = Lane::kCompute;
+  std::vector<BufferUse> uses = {};
+  std::vector<Wait> waits = {};  // at most one per other lane, by command id; none is implied by the others
+  friend bool operator==(const ScheduledCommand&, const ScheduledCommand&) = default;
+};
+
+// ---- states between graphs ----
+
+// A gathered copy that lives across graphs.
+struct Resident {
+  UnitId unit;
+  BufferId buffer;
+  int slot = 0;
+  friend bool operator==(const Resident&, const Resident&) = default;
+};
+
+// A reduction that a graph leaves to the next one.
+struct OutstandingReduction {
+  UnitId unit;
+  BufferId wire;
+  int slot = 0;
+  friend bool operator==(const OutstandingReduction&, const OutstandingReduction&) = default;
+};
+
+// What holds before or after a graph. A graph may follow another if what it starts from is a subset of the residents,
+// and exactly the outstanding reductions and the gradients, that the other ends with.
+struct ScheduleState {
+  std::vector<Resident> residents = {};                 // by unit
+  std::vector<OutstandingReduction> outstanding = {};   // by unit
+  bool gradients = false;                               // Reduce::kOncePerStep: the full gradients hold a sum
+  friend bool operator==(const ScheduleState&, const ScheduleState&) = default;
+};
+
+struct Schedule {
+  std::string name;      // "first", "body", "finish", "step"
+  int microbatches = 0;  // positions 0 to microbatches - 1; 0 for finish and step
+  std::vector<ScheduledCommand> commands = {};
+  ScheduleState start = {}, end = {};
+  friend bool operator==(const Schedule&, const Schedule&) = default;
+};
+
+// Words of the plan's text and of messages: "all_gather", "compute", "data" and so on.
+absl::string_view Name(Lane lane);
+absl::string_view Name(Access access);
+absl::string_view Name(Role role);
+absl::string_view Name(WaitReason reason);
+absl::string_view Name(Transport transport);
+absl::string_view Name(WriteMode mode);
+absl::string_view Name(Phase phase);
+
+}  // namespace reprise
+
+#endif  // REPRISE_CORE_SCHEDULE_H_
