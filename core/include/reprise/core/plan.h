@@ -143,6 +143,12 @@ struct Plan {
   friend bool operator==(const Plan&, const Plan&) = default;
 };
 
+// Byte offset of each group of a unit in its wire gradient, then the total; groups start at multiples of
+// kBufferAlignment, frozen ones take no room.
+std::vector<int64_t> WireOffsets(const Plan& plan, UnitId unit);
+// Parts that each rank receives in a reduction: 1, or the world size where the transport exchanges all parts.
+int ReceivedParts(const Plan& plan, Transport transport);
+
 // Counts over the schedules that one step of `microbatches` runs (for a forward plan, that many replays).
 struct PlanSummary {
   int microbatches = 1;

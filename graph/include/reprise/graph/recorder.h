@@ -1,0 +1,55 @@
+// The seam between schedules and machines. RecordSchedule walks a schedule once; a recorder turns what it is given into
+// an Executable. CUDA capture, CUDA eager, host ranks and text are recorders.
+#ifndef REPRISE_GRAPH_RECORDER_H_
+#define REPRISE_GRAPH_RECORDER_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "reprise/core/schedule.h"
+#include "reprise/graph/bindings.h"
+
+namespace reprise {
+
+// kGraph: compute functions run while recording only, and a replay repeats what they enqueued. kEager: every replay
+// walks the commands and runs them again.
+enum class Execution : uint8_t { kGraph, kEager };
+
+// A recorded schedule. Owns, or shares ownership of, everything it touches.
+class Executable {
+ public:
+  virtual ~Executable() = default;
+  // (c) Enqueues the whole schedule for every local rank. May return before it is done.
+  virtual absl::Status Replay() = 0;
+};
+
+// Receives the commands of one schedule in issue order.
+//
+// Protocol: Begin, then Record once per command, then Finish exactly once. After an error the recorder is spent: Finish
+// returns that error, and nothing of the recording survives.
+class Recorder {
+ public:
+  virtual ~Recorder() = default;
+  virtual absl::Status Begin(const Schedule& schedule) = 0;
+  virtual absl::Status Record(CommandId id, const ScheduledCommand& command) = 0;
+  virtual absl::StatusOr<std::unique_ptr<Executable>> Finish() = 0;
+};
+
+// The one walk. An error of a command is returned with its id and text in front.
+absl::StatusOr<std::unique_ptr<Executable>> RecordSchedule(const Plan& plan, const Schedule& schedule,
+                                                           Recorder& recorder);
+
+// Checks the protocol and each command against the plan (waits name recorded commands, uses lie inside their buffers
+// and their buffers are bound, communicators keep to one lane) before passing it on. FailedPrecondition otherwise.
+std::unique_ptr<Recorder> NewValidatingRecorder(std::shared_ptr<const Bindings> bindings,
+                                                std::unique_ptr<Recorder> inner);
+
+// Appends one line per command to `text`, as in ToText. Its executable does nothing.
+std::unique_ptr<Recorder> NewTextRecorder(const Plan& plan, std::string* text);
+
+}  // namespace reprise
+
+#endif  // REPRISE_GRAPH_RECORDER_H_

@@ -1,0 +1,71 @@
+// This process's shards of a model's parameters, shared by every session on them.
+#ifndef REPRISE_GRAPH_SHARDED_PARAMETERS_H_
+#define REPRISE_GRAPH_SHARDED_PARAMETERS_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "reprise/core/model.h"
+#include "reprise/core/plan.h"
+#include "reprise/graph/world.h"
+
+namespace reprise {
+
+// Each rank holds its part of the master weights, and of the weights in the dtype that compute reads where the two
+// differ. Values are undefined until Initialize or Write; padding is zero. Threads: as for the World. Changing
+// parameters is allowed only between the steps of every session that shares them; sessions refuse to go on otherwise.
+class ShardedParameters {
+ public:
+  // `master` is kFloat32 or kBFloat16.
+  static absl::StatusOr<std::shared_ptr<ShardedParameters>> Create(std::shared_ptr<World> world, const Model& model,
+                                                                   DType master = DType::kFloat32);
+
+  // Called for each run of elements that a local rank owns, so values must not depend on how the runs are cut.
+  using Initializer =
+      std::function<void(const ParameterSpec& spec, int64_t first_element, absl::Span<float> values)>;
+  absl::Status Initialize(const Initializer& initializer);
+  // `whole` is the parameter in row-major order, the same on all ranks. NotFound; InvalidArgument for a wrong size.
+  absl::Status Write(absl::string_view name, absl::Span<const float> whole);
+  // (c) The whole parameter from the masters.
+  absl::StatusOr<std::vector<float>> Read(absl::string_view name) const;
+  // Grows with every change of any parameter; weights gathered from an older version are never used.
+  int64_t version() const { return version_; }
+
+  const std::shared_ptr<World>& world() const { return world_; }
+  const Model& model() const { return model_; }
+  DType master() const { return master_; }
+
+  // For sessions. Storage is kWeights or kMasters of a plan on an equal list of units and parameters, whose buffers
+  // have the same offsets in every such plan.
+  const std::shared_ptr<MemoryBlock>& memory(Storage storage) const;
+  // InvalidArgument, naming the first difference, if the model's units and parameters are not these.
+  absl::Status CheckSameParameters(const Model& model) const;
+  void MarkChanged() { ++version_; }
+
+ private:
+  ShardedParameters() = default;
+
+  std::shared_ptr<World> world_;
+  Model model_;
+  ModelLayout layout_;
+  DType master_ = DType::kFloat32;
+  int64_t version_ = 0;
+  std::vector<Buffer> buffers_;
+  std::vector<UnitBuffers> unit_buffers_;
+  std::shared_ptr<MemoryBlock> weights_, masters_;
+};
+
+// Normally distributed values, a function of seed, parameter name and element alone, so that every world size starts
+// from the same values. One-dimensional parameters named "*.gain" or "*.bias" are not special: use Constant for them.
+ShardedParameters::Initializer Normal(uint64_t seed, float stddev);
+ShardedParameters::Initializer Constant(float value);
+
+}  // namespace reprise
+
+#endif  // REPRISE_GRAPH_SHARDED_PARAMETERS_H_

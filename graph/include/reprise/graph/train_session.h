@@ -1,0 +1,140 @@
+// Training steps by replay.
+//
+//   BeginStep(values); then, `microbatches` times: CopyInput for every input and local rank, RunMicrobatch(); EndStep().
+//
+// The loop is the same for every plan. Where a graph spans several microbatches, the launch happens when the last
+// one's inputs are staged.
+//
+// Errors: a call in the wrong order or with wrong arguments is refused (FailedPrecondition, InvalidArgument) and
+// changes nothing. A failed replay is final: the session repeats that error. Threads: as for the World. Functions
+// marked (c) are collective.
+#ifndef REPRISE_GRAPH_TRAIN_SESSION_H_
+#define REPRISE_GRAPH_TRAIN_SESSION_H_
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "reprise/core/compute.h"
+#include "reprise/core/plan.h"
+#include "reprise/core/status_macros.h"
+#include "reprise/graph/bindings.h"
+#include "reprise/graph/recorder.h"
+#include "reprise/graph/sharded_parameters.h"
+
+namespace reprise {
+
+// Memory of the user's for an external tensor on one local rank. Must outlive the session, must not overlap another
+// external buffer, and is the user's to fill: no CopyInput for it.
+struct ExternalBuffer {
+  int rank = 0;
+  TensorId tensor;
+  void* address = nullptr;
+  int64_t num_bytes = 0;
+};
+
+struct RunOptions {
+  PlanOptions plan = {};
+  Execution execution = Execution::kGraph;
+  bool check_writes = false;  // at Create: name the call and tensor that a compute function leaves unwritten
+  std::vector<ExternalBuffer> external = {};
+};
+
+struct TrainOptions {
+  RunOptions run = {};
+  Optimizer optimizer = AdamW{};
+  std::optional<float> clip_norm = {};  // positive; limits the norm of the divided gradient
+  float loss_scale = 1;                 // a power of two
+  uint64_t seed = 0;                    // ControlBlock::seed
+};
+
+// Uploaded once, at BeginStep; the same on all ranks.
+struct StepValues {
+  float learning_rate = 0;
+  int microbatches = 1;  // a multiple of microbatches_per_graph
+  // gradient = sum over ranks and microbatches / divisor, divided once, in the step. 0: world size x microbatches, the
+  // mean; 1: the sum; a global token count: the mean over tokens.
+  double gradient_divisor = 0;
+};
+
+// What creating the session took.
+struct CaptureReport {
+  int64_t persistent_bytes = 0, transient_bytes = 0;  // taken per rank; equal to the plan's
+  double seconds = 0;                                 // warm-up and recording
+};
+
+class TrainSession {
+ public:
+  // (c) Plans, agrees, takes memory, warms up (compute functions run at least twice, on zero inputs) and records.
+  // Warm-up leaves parameters as they are.
+  static absl::StatusOr<std::unique_ptr<TrainSession>> Create(std::shared_ptr<ShardedParameters> parameters,
+                                                              const Model& model, ComputeTable compute,
+                                                              TrainOptions options);
+  ~TrainSession();
+
+  absl::Status BeginStep(const StepValues& values);  // (c)
+  // One input of the next microbatch of a local rank; `values` is free on return. InvalidArgument for another dtype
+  // or size, or a tensor that is not an input.
+  template <class T>
+  absl::Status CopyInput(int rank, TensorId id, absl::Span<const T> values) {
+    return CopyInputBytes(rank, id, DTypeOf<T>::value, values.data(), static_cast<int64_t>(values.size()));
+  }
+  absl::Status RunMicrobatch();  // (c) `microbatches` times; refused while an input is missing
+  absl::Status EndStep();        // (c) norm, optimizer, shard refresh
+  // (c) Ends the step without an update; possible at any point of it.
+  absl::Status DiscardGradients();
+  // Between steps: the parameters' memory was changed by other means than ShardedParameters and sessions.
+  absl::Status MarkParametersChanged();
+
+  // Finished steps that were not returned before, oldest first; of the last kMetricsRingSize only. Never waits.
+  std::vector<StepMetrics> PollMetrics();
+  // Waits for everything launched; the first error so far.
+  absl::Status Synchronize();
+  // Waits. An output as the last replay left it.
+  template <class T>
+  absl::StatusOr<std::vector<T>> ReadOutput(int rank, TensorId id) {
+    std::vector<T> values;
+    REPRISE_RETURN_IF_ERROR(ReadTensor(rank, id, DTypeOf<T>::value, TensorPart::kValue, &values));
+    return values;
+  }
+  // Waits. The gradient, of the last microbatch, of an input named by ModelBuilder::KeepGradient; not divided.
+  template <class T>
+  absl::StatusOr<std::vector<T>> ReadInputGradient(int rank, TensorId id) {
+    std::vector<T> values;
+    REPRISE_RETURN_IF_ERROR(ReadTensor(rank, id, DTypeOf<T>::value, TensorPart::kGradient, &values));
+    return values;
+  }
+  // (c) Waits. The whole divided gradient of a trainable parameter, after the step's last RunMicrobatch and before
+  // EndStep.
+  absl::StatusOr<std::vector<float>> ReadGradient(absl::string_view parameter);
+
+  const Plan& plan() const;
+  const CaptureReport& capture() const;
+
+ private:
+  friend class ForwardSession;
+  enum class TensorPart { kValue, kGradient };
+  struct State;
+  explicit TrainSession(std::unique_ptr<State> state);
+  absl::Status CopyInputBytes(int rank, TensorId id, DType dtype, const void* values, int64_t num_elements);
+  // Resizes `values` to the tensor and copies into it.
+  template <class T>
+  absl::Status ReadTensor(int rank, TensorId id, DType dtype, TensorPart part, std::vector<T>* values) {
+    REPRISE_ASSIGN_OR_RETURN(const int64_t count, CheckRead(rank, id, dtype, part));
+    values->resize(count);
+    return ReadBytes(rank, id, part, values->data());
+  }
+  absl::StatusOr<int64_t> CheckRead(int rank, TensorId id, DType dtype, TensorPart part);
+  absl::Status ReadBytes(int rank, TensorId id, TensorPart part, void* values);
+
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace reprise
+
+#endif  // REPRISE_GRAPH_TRAIN_SESSION_H_

@@ -1,0 +1,71 @@
+// The ranks of a job: their memory, copies and agreement. A world makes the recorders that turn schedules into
+// something to replay. There is one session code over every world.
+//
+// Threads: one at a time per World. Functions marked (c) are collective: the same calls in the same order on every rank.
+#ifndef REPRISE_GRAPH_WORLD_H_
+#define REPRISE_GRAPH_WORLD_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "reprise/core/plan.h"
+#include "reprise/graph/recorder.h"
+
+namespace reprise {
+
+// kCommunicating memory can be the source and target of collectives; kHostVisible can be read by the host while a
+// replay runs.
+enum class MemoryKind : uint8_t { kCommunicating, kLocal, kHostVisible };
+
+// Memory of every local rank, equal in size, aligned to kBufferAlignment. Freed with the last owner. Holds anything at
+// first.
+class MemoryBlock {
+ public:
+  virtual ~MemoryBlock() = default;
+  virtual int64_t num_bytes() const = 0;
+  // `local` is an index into World::local_ranks(). Null if the block is empty.
+  virtual std::byte* address(int local) const = 0;
+};
+
+class World {
+ public:
+  virtual ~World() = default;
+  virtual int size() const = 0;
+  // Ranks driven by this process, ascending: one with CUDA, all of them in a HostWorld.
+  virtual absl::Span<const int> local_ranks() const = 0;
+
+  // ResourceExhausted, with the bytes asked for, if there is no room.
+  virtual absl::StatusOr<std::shared_ptr<MemoryBlock>> Allocate(MemoryKind kind, int64_t num_bytes) = 0;
+  // Copies between the host and memory of local rank `local`, after everything launched before. `source` may be reused
+  // on return. CopyToHost waits until the bytes are there.
+  virtual absl::Status CopyToRank(int local, void* destination, const void* source, int64_t num_bytes) = 0;
+  virtual absl::Status CopyToHost(int local, void* destination, const void* source, int64_t num_bytes) = 0;
+  virtual absl::Status FillBytes(int local, void* destination, uint8_t value, int64_t num_bytes) = 0;
+  // Waits for everything launched; the first error of a replay since the last call.
+  virtual absl::Status Synchronize() = 0;
+
+  // (c) Every local rank gives some bytes; every rank gets those of all ranks, by rank. Over the host, not the device.
+  virtual absl::StatusOr<std::vector<std::string>> ExchangeBytes(absl::Span<const std::string> one_per_local_rank) = 0;
+
+  // Recorder for schedules of `bindings->plan`. Unavailable if the world has no such execution.
+  virtual absl::StatusOr<std::unique_ptr<Recorder>> NewRecorder(Execution execution,
+                                                                std::shared_ptr<const Bindings> bindings) = 0;
+
+  // (c) Sum over ranks, in rank order; every rank gets the same.
+  absl::StatusOr<double> Sum(absl::Span<const double> one_per_local_rank);
+  // (c) Vote before anything blocks: OK if every rank's status is OK and all fingerprints are equal. Otherwise every
+  // rank gets the same FailedPrecondition that names the phase, the ranks and both sides; a rank whose own status is
+  // an error gets that.
+  absl::Status Agree(absl::string_view phase, const absl::Status& mine, const Fingerprint& fingerprint);
+};
+
+}  // namespace reprise
+
+#endif  // REPRISE_GRAPH_WORLD_H_
