@@ -133,6 +133,7 @@ struct Plan {
 
   int weight_slots = 0;         // used: options.weight_slots, or fewer if the model needs fewer
   int held_gradient_slots = 0;  // extra gradient slots, one for each unit whose gradient is held across other units'
+                                // or carried to the next graph
   MemoryPlan memory;
   Fingerprint fingerprint;      // of all the above
 

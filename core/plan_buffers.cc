@@ -1,0 +1,123 @@
+#include "core/plan_buffers.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "core/persistent_buffers.h"
+#include "reprise/core/control_block.h"
+
+namespace reprise {
+namespace {
+
+constexpr int64_t AlignUp(int64_t bytes) {
+  return (bytes + kBufferAlignment - 1) / kBufferAlignment * kBufferAlignment;
+}
+
+}  // namespace
+
+std::vector<int64_t> WireOffsets(const Plan& plan, UnitId unit) {
+  std::vector<int64_t> offsets = {0};
+  for (const FlatGroup& group : plan.layout.units[unit.value()].groups) {
+    const int64_t bytes = group.trainable ? group.num_elements * SizeOf(plan.wire(group)) : 0;
+    offsets.push_back(offsets.back() + AlignUp(bytes));
+  }
+  return offsets;
+}
+
+int ReceivedParts(const Plan& plan, Transport transport) {
+  switch (transport) {
+    case Transport::kAuto:
+    case Transport::kDefault:
+      return 1;
+    case Transport::kSymmetric:
+    case Transport::kCopyEngine:
+      return plan.world_size();
+  }
+  return 1;
+}
+
+namespace internal {
+namespace {
+
+void AddTrainingBuffers(Plan& plan) {
+  const Model& model = plan.model;
+  for (size_t u = 0; u < plan.layout.units.size(); ++u) {
+    const std::vector<FlatGroup>& groups = plan.layout.units[u].groups;
+    UnitBuffers& unit = plan.unit_buffers[u];
+    for (size_t g = 0; g < groups.size(); ++g) {
+      std::string suffix = model.units()[u].name;
+      if (groups.size() > 1) absl::StrAppend(&suffix, ".", g);
+      std::vector<BufferId>& states = unit.optimizer_states.emplace_back();
+      if (!groups[g].trainable) {
+        unit.accumulators.emplace_back();
+        unit.full_gradients.emplace_back();
+        continue;
+      }
+      const int64_t shard_bytes = groups[g].shard_elements * SizeOf(plan.options.accumulate);
+      unit.accumulators.push_back(
+          AddBuffer(plan, absl::StrCat("accumulator.", suffix), Storage::kSession, shard_bytes));
+      for (int s = 0; s < plan.options.optimizer_states; ++s) {
+        states.push_back(AddBuffer(plan, absl::StrCat("optimizer", s, ".", suffix), Storage::kSession,
+                                   groups[g].shard_elements * SizeOf(DType::kFloat32)));
+      }
+      unit.full_gradients.push_back(plan.options.reduce == Reduce::kOncePerStep
+                                        ? AddBuffer(plan, absl::StrCat("full_gradient.", suffix), Storage::kSession,
+                                                    groups[g].num_elements * SizeOf(plan.options.accumulate))
+                                        : BufferId());
+    }
+  }
+  plan.step_state = AddBuffer(plan, "step_state", Storage::kSession, sizeof(StepState));
+  plan.norm_partials =
+      AddBuffer(plan, "norm_partials", Storage::kSession, static_cast<int64_t>(model.units().size() * sizeof(double)));
+  plan.metrics = AddBuffer(plan, "metrics", Storage::kHostVisible, sizeof(MetricsRing));
+}
+
+void AddTensorBuffers(Plan& plan, bool training) {
+  for (const Tensor& tensor : plan.model.tensors()) {
+    TensorBuffers& buffers = plan.tensor_buffers.emplace_back();
+    const std::string& name = tensor.spec.name;
+    const int64_t bytes = TensorBytes(tensor.spec);
+    if (tensor.spec.external) {
+      buffers.value = AddBuffer(plan, name, Storage::kExternal, bytes);
+    } else if (tensor.kind == TensorKind::kInput) {
+      buffers.staging = AddBuffer(plan, absl::StrCat("staging.", name), Storage::kSession,
+                                  2 * *plan.options.microbatches_per_graph * AlignUp(bytes));
+    } else if (tensor.kind != TensorKind::kActivation) {
+      buffers.value = AddBuffer(plan, name, Storage::kSession, bytes);
+    }
+    if (tensor.keep_gradient && training) {
+      buffers.kept_gradient = AddBuffer(plan, absl::StrCat("kept_gradient.", name), Storage::kSession, bytes);
+    }
+  }
+}
+
+}  // namespace
+
+int64_t TensorBytes(const TensorSpec& spec) { return NumElements(spec.shape) * SizeOf(spec.dtype); }
+
+BufferId AddBuffer(Plan& plan, std::string name, Storage storage, int64_t num_bytes) {
+  plan.buffers.push_back({std::move(name), storage, num_bytes, 0});
+  return BufferId(static_cast<int64_t>(plan.buffers.size()) - 1);
+}
+
+void AddPersistentBuffers(Plan& plan, bool training) {
+  ParameterBuffers parameters = PlanParameterBuffers(plan.model, plan.layout, plan.options.master);
+  plan.buffers = std::move(parameters.buffers);
+  plan.unit_buffers = std::move(parameters.units);
+  plan.control = AddBuffer(plan, "control", Storage::kSession, sizeof(ControlBlock));
+  if (training) AddTrainingBuffers(plan);
+  AddTensorBuffers(plan, training);
+}
+
+BufferId AddGatheredBuffer(Plan& plan, UnitId unit, const std::string& label) {
+  return AddBuffer(plan, absl::StrCat("gathered.", plan.model.unit(unit).name, ".", label), Storage::kCommunicating,
+                   plan.layout.units[unit.value()].gathered_bytes);
+}
+
+BufferId AddWireBuffer(Plan& plan, UnitId unit, const std::string& label) {
+  return AddBuffer(plan, absl::StrCat("wire.", plan.model.unit(unit).name, ".", label), Storage::kCommunicating,
+                   WireOffsets(plan, unit).back());
+}
+
+}  // namespace internal
+}  // namespace reprise

@@ -1,0 +1,26 @@
+// Adds buffers to a plan under construction. Offsets come later, from PlaceBuffers.
+#ifndef REPRISE_CORE_PLAN_BUFFERS_H_
+#define REPRISE_CORE_PLAN_BUFFERS_H_
+
+#include <string>
+
+#include "reprise/core/plan.h"
+
+namespace reprise::internal {
+
+BufferId AddBuffer(Plan& plan, std::string name, Storage storage, int64_t num_bytes);
+
+// Everything that outlives a replay: parameters, and for training accumulators, optimizer state and step values;
+// staging, outputs, state and external tensors. Fills Plan::unit_buffers, tensor_buffers and the named ids.
+void AddPersistentBuffers(Plan& plan, bool training);
+
+// A gathered copy of a unit.
+BufferId AddGatheredBuffer(Plan& plan, UnitId unit, const std::string& label);
+// A wire gradient of a unit.
+BufferId AddWireBuffer(Plan& plan, UnitId unit, const std::string& label);
+
+int64_t TensorBytes(const TensorSpec& spec);
+
+}  // namespace reprise::internal
+
+#endif  // REPRISE_CORE_PLAN_BUFFERS_H_
