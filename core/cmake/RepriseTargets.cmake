@@ -1,29 +1,30 @@
-# Declares a library target: reprise_library(NAME core SRCS a.cc ... DEPS absl::status ... PRIVATE_DEPS ...).
-# Its public headers are all in include/; sources may include private headers by path from the project's root.
+# How targets of this project are declared. No flag is global, so that an embedding project's targets stay as they are.
+
+# reprise_library(NAME core SRCS a.cc ... [DEPS absl::status ...] [PRIVATE_DEPS ...]): the static library reprise::core.
+# A header is public exactly when it lies in include/; sources name private headers by their path from the root. A
+# private dependency that consumers need not have is given as $<BUILD_INTERFACE:...>.
 function(reprise_library)
-  cmake_parse_arguments(ARG "" "NAME" "SRCS;DEPS;PRIVATE_DEPS" ${ARGN})
+  cmake_parse_arguments(PARSE_ARGV 0 ARG "" "NAME" "SRCS;DEPS;PRIVATE_DEPS")
   set(target reprise_${ARG_NAME})
   add_library(${target} STATIC ${ARG_SRCS})
   add_library(reprise::${ARG_NAME} ALIAS ${target})
+  file(GLOB_RECURSE headers CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/include/*.h)
+  target_sources(${target} PUBLIC FILE_SET HEADERS BASE_DIRS include FILES ${headers})
   target_compile_features(${target} PUBLIC cxx_std_20)
-  target_include_directories(${target}
-    PUBLIC $<BUILD_INTERFACE:${CMAKE_CURRENT_SOURCE_DIR}/include> $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>
-    PRIVATE ${PROJECT_SOURCE_DIR})
+  target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR})
   target_link_libraries(${target} PUBLIC ${ARG_DEPS} PRIVATE ${ARG_PRIVATE_DEPS})
   set_target_properties(${target} PROPERTIES EXPORT_NAME ${ARG_NAME} POSITION_INDEPENDENT_CODE ON)
   reprise_warnings(${target})
+  set_property(GLOBAL APPEND PROPERTY REPRISE_LIBRARIES ${target})
 endfunction()
 
 function(reprise_warnings target)
-  target_compile_options(${target} PRIVATE -Wall -Wextra)
-  if(REPRISE_WERROR)
-    target_compile_options(${target} PRIVATE -Werror)
-  endif()
+  target_compile_options(${target} PRIVATE -Wall -Wextra $<$<BOOL:${REPRISE_WERROR}>:-Werror>)
 endfunction()
 
-# reprise_executable(NAME reprise_plan SRCS ... DEPS ...): an executable in <build>/bin.
+# reprise_executable(NAME reprise_plan SRCS ... [DEPS ...]): an executable in <build>/bin.
 function(reprise_executable)
-  cmake_parse_arguments(ARG "" "NAME" "SRCS;DEPS" ${ARGN})
+  cmake_parse_arguments(PARSE_ARGV 0 ARG "" "NAME" "SRCS;DEPS")
   add_executable(${ARG_NAME} ${ARG_SRCS})
   target_link_libraries(${ARG_NAME} PRIVATE ${ARG_DEPS})
   target_include_directories(${ARG_NAME} PRIVATE ${PROJECT_SOURCE_DIR})
@@ -31,17 +32,33 @@ function(reprise_executable)
   reprise_warnings(${ARG_NAME})
 endfunction()
 
-# reprise_test(NAME planner_test SRCS ... DEPS ... [LABEL unit] [TIMEOUT 60]): a GoogleTest executable that is one
-# ctest test with the given label.
+# reprise_test(NAME planner_test SRCS ... [DEPS ...] [LABEL unit] [TIMEOUT 120]): a GoogleTest executable that is one
+# ctest test, labelled with LABEL and with its folder's name, built by tests_<folder> too. It runs in the project's root.
+# A test that skips itself is reported as skipped, not as passed.
 function(reprise_test)
-  cmake_parse_arguments(ARG "" "NAME;LABEL;TIMEOUT" "SRCS;DEPS" ${ARGN})
+  cmake_parse_arguments(PARSE_ARGV 0 ARG "" "NAME;LABEL;TIMEOUT" "SRCS;DEPS")
   if(NOT ARG_LABEL)
     set(ARG_LABEL unit)
   endif()
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 120)
   endif()
+  cmake_path(GET CMAKE_CURRENT_SOURCE_DIR FILENAME folder)
   reprise_executable(NAME ${ARG_NAME} SRCS ${ARG_SRCS} DEPS ${ARG_DEPS} GTest::gmock GTest::gtest_main)
+  add_dependencies(tests_${folder} ${ARG_NAME})
   add_test(NAME ${ARG_NAME} COMMAND ${ARG_NAME} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
-  set_tests_properties(${ARG_NAME} PROPERTIES LABELS ${ARG_LABEL} TIMEOUT ${ARG_TIMEOUT})
+  # GoogleTest lists skipped tests last only if none failed: ctest looks at this expression before the exit code.
+  set_tests_properties(${ARG_NAME} PROPERTIES
+    LABELS "${ARG_LABEL};${folder}" TIMEOUT ${ARG_TIMEOUT} SKIP_REGULAR_EXPRESSION "\\[  SKIPPED \\] [^\n]*\n*$")
+endfunction()
+
+# reprise_benchmark(NAME plan_bench SMOKE_FILTER regex SRCS ... [DEPS ...]): a Google Benchmark executable. The benchmarks
+# that SMOKE_FILTER matches also run, briefly, as a ctest test labelled bench: it checks that they run and are right.
+function(reprise_benchmark)
+  cmake_parse_arguments(PARSE_ARGV 0 ARG "" "NAME;SMOKE_FILTER" "SRCS;DEPS")
+  reprise_executable(NAME ${ARG_NAME} SRCS ${ARG_SRCS} DEPS ${ARG_DEPS} benchmark::benchmark_main)
+  add_test(NAME ${ARG_NAME} COMMAND ${ARG_NAME} --benchmark_min_time=0.01 --benchmark_filter=${ARG_SMOKE_FILTER})
+  # A benchmark that reports an error still exits with zero, and so does a filter that matches nothing.
+  set_tests_properties(${ARG_NAME} PROPERTIES
+    LABELS bench TIMEOUT 120 FAIL_REGULAR_EXPRESSION "ERROR OCCURRED;Failed to match any benchmarks")
 endfunction()

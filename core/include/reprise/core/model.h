@@ -58,6 +58,8 @@ struct CallSpec {
 };
 
 enum class TensorKind : uint8_t { kInput, kActivation, kOutput, kState };
+// "input", "activation", "output", "state": the words of model files and messages.
+absl::string_view Name(TensorKind kind);
 
 struct Parameter {
   ParameterSpec spec;

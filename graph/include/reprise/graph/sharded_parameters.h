@@ -50,6 +50,9 @@ class ShardedParameters {
 
  private:
   ShardedParameters() = default;
+  // Writes masters and weights of the elements that local ranks own; `values_at` is called as an Initializer is.
+  absl::Status Fill(ParameterId parameter, const std::function<void(int64_t, absl::Span<float>)>& values_at);
+  std::byte* address(BufferId buffer, int local) const;
 
   std::shared_ptr<World> world_;
   Model model_;

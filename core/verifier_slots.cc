@@ -1,0 +1,105 @@
+#include "core/verifier_slots.h"
+
+#include <algorithm>
+
+namespace reprise::internal {
+namespace {
+
+int NumGradientSlots(const Plan& plan) { return *plan.options.gradient_slots + plan.held_gradient_slots; }
+
+// Follows wire gradients through the schedule.
+class GradientSweep {
+ public:
+  explicit GradientSweep(const CheckedSchedule& schedule)
+      : schedule_(schedule),
+        slots_(NumGradientSlots(schedule.plan())),
+        first_writer_(schedule.plan().buffers.size()),
+        carried_(schedule.plan().buffers.size(), false) {}
+
+  std::vector<std::vector<WireGradient>> Run() {
+    const Schedule& schedule = schedule_.schedule();
+    for (const OutstandingReduction& reduction : schedule.start.outstanding) carried_[reduction.wire.value()] = true;
+    for (size_t i = 0; i < schedule.commands.size(); ++i) {
+      const CommandId id(static_cast<int64_t>(i));
+      if (const auto* reduce = std::get_if<ReduceScatter>(&schedule.commands[i].command)) AddReduce(id, *reduce);
+      for (const BufferUse& use : schedule.commands[i].uses) {
+        CommandId& first = first_writer_[use.buffer.value()];
+        if (Writes(use) && !first.valid()) first = id;
+      }
+    }
+    for (const OutstandingReduction& reduction : schedule.end.outstanding) {
+      const CommandId first = first_writer_[reduction.wire.value()];
+      if (first.valid()) slots_[reduction.slot].push_back({reduction.unit, reduction.wire, first, CommandId()});
+    }
+    for (std::vector<WireGradient>& slot : slots_) {
+      std::stable_sort(slot.begin(), slot.end(),
+                       [](const WireGradient& a, const WireGradient& b) { return a.first_writer < b.first_writer; });
+    }
+    return std::move(slots_);
+  }
+
+ private:
+  void AddReduce(CommandId id, const ReduceScatter& reduce) {
+    for (const BufferUse& use : schedule_.command(id).uses) {
+      if (use.role != Role::kWire || !IsTransient(schedule_.plan().buffer(use.buffer).storage)) continue;
+      CommandId& first = first_writer_[use.buffer.value()];
+      // Neither written nor carried: another group of a gradient that is already counted.
+      if (!first.valid() && !carried_[use.buffer.value()]) continue;
+      slots_[reduce.slot].push_back({reduce.unit, use.buffer, first, id});
+      first = CommandId();
+      carried_[use.buffer.value()] = false;
+    }
+  }
+
+  const CheckedSchedule& schedule_;
+  std::vector<std::vector<WireGradient>> slots_;
+  std::vector<CommandId> first_writer_;  // by BufferId, since its last reduction
+  std::vector<bool> carried_;            // by BufferId: started with, not yet reduced
+};
+
+}  // namespace
+
+BufferId GatheredBuffer(const ScheduledCommand& gather) {
+  for (const BufferUse& use : gather.uses) {
+    if (use.role == Role::kGathered) return use.buffer;
+  }
+  return BufferId();
+}
+
+std::vector<std::vector<Copy>> WeightSlots(const CheckedSchedule& schedule) {
+  std::vector<std::vector<Copy>> slots(schedule.plan().weight_slots);
+  struct Place {
+    int slot = -1;
+    size_t index = 0;
+  };
+  std::vector<Place> latest(schedule.plan().buffers.size());
+  const auto add = [&](int slot, const Copy& copy) {
+    if (copy.buffer.valid()) latest[copy.buffer.value()] = {slot, slots[slot].size()};
+    slots[slot].push_back(copy);
+  };
+  for (const Resident& resident : schedule.schedule().start.residents) {
+    add(resident.slot, {.unit = resident.unit, .buffer = resident.buffer});
+  }
+  const std::vector<ScheduledCommand>& commands = schedule.schedule().commands;
+  for (size_t i = 0; i < commands.size(); ++i) {
+    const CommandId id(static_cast<int64_t>(i));
+    if (const auto* gather = std::get_if<AllGather>(&commands[i].command)) {
+      add(gather->slot, {.unit = gather->unit, .buffer = GatheredBuffer(commands[i]), .gather = id});
+    }
+    for (const BufferUse& use : commands[i].uses) {
+      if (use.role != Role::kParameter) continue;
+      const Place& place = latest[use.buffer.value()];
+      if (place.slot < 0) continue;
+      Copy& copy = slots[place.slot][place.index];
+      if (!copy.first_reader.valid()) copy.first_reader = id;
+      At(copy.last_readers, commands[i].lane) = id;
+    }
+  }
+  return slots;
+}
+
+std::vector<std::vector<WireGradient>> GradientSlots(const CheckedSchedule& schedule) {
+  return GradientSweep(schedule).Run();
+}
+
+}  // namespace reprise::internal

@@ -1,0 +1,39 @@
+// Who occupies the slots of a schedule, in order.
+#ifndef REPRISE_CORE_VERIFIER_SLOTS_H_
+#define REPRISE_CORE_VERIFIER_SLOTS_H_
+
+#include <vector>
+
+#include "core/verifier_schedule.h"
+
+namespace reprise::internal {
+
+// A gathered copy in a weight slot.
+struct Copy {
+  UnitId unit;
+  BufferId buffer;              // invalid if the unit has no weights
+  CommandId gather = {};        // invalid: the schedule starts with it
+  CommandId first_reader = {};  // of its parameters
+  LaneCommands last_readers = {};
+};
+
+// By slot, in issue order of the gathers.
+std::vector<std::vector<Copy>> WeightSlots(const CheckedSchedule& schedule);
+
+// A wire gradient in a gradient slot.
+struct WireGradient {
+  UnitId unit;
+  BufferId buffer;
+  CommandId first_writer;  // invalid: the schedule starts with it
+  CommandId reduce;        // invalid: the schedule ends with it
+};
+
+// By slot, in issue order of the first writers. Gradients reduced from persistent buffers take no slot.
+std::vector<std::vector<WireGradient>> GradientSlots(const CheckedSchedule& schedule);
+
+// The buffer that an all-gather assigns; invalid if it assigns none.
+BufferId GatheredBuffer(const ScheduledCommand& gather);
+
+}  // namespace reprise::internal
+
+#endif  // REPRISE_CORE_VERIFIER_SLOTS_H_

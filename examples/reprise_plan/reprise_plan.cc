@@ -1,0 +1,188 @@
+// Prints the plan of a model: what is gathered and reduced, when, and in which memory. Needs no GPU and no rank.
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <iostream>
+#include <iterator>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/flags/flag.h"
+#include "absl/flags/parse.h"
+#include "absl/flags/usage.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "absl/types/optional.h"
+#include "examples/reprise_plan/arguments.h"
+#include "examples/reprise_plan/summary.h"
+#include "reprise/core/plan.h"
+#include "reprise/core/planner.h"
+#include "reprise/core/stack_model.h"
+#include "reprise/core/status_macros.h"
+#include "reprise/core/verifier.h"
+
+using OptionalInt = absl::optional<int>;
+
+ABSL_FLAG(std::string, model, "", "model file (JSON); give this or --stack");
+ABSL_FLAG(OptionalInt, stack, absl::nullopt,
+          "number of equal linear units of a ready-made model; give this or --model");
+ABSL_FLAG(std::string, param_shape, "16384x16384", "rows x columns of each unit's parameter, with --stack");
+ABSL_FLAG(std::string, dtype, "bf16", "bf16 or f32: of parameters and activations, with --stack");
+ABSL_FLAG(int64_t, tokens, 0, "rows of the activations, with --stack; 0 leaves activations empty");
+ABSL_FLAG(int, world_size, 2, "ranks");
+ABSL_FLAG(int, microbatches, 1, "microbatches of a step, for the counts of summary and json");
+ABSL_FLAG(OptionalInt, prefetch_depth, absl::nullopt, "calls that a gather may run ahead; unset: 1");
+ABSL_FLAG(OptionalInt, weight_slots, absl::nullopt,
+          "gathered copies that live at once; unset: 2, or what a call needs");
+ABSL_FLAG(OptionalInt, gradient_slots, absl::nullopt, "wire gradients that live at once; unset: 2, or what is needed");
+ABSL_FLAG(OptionalInt, microbatches_per_graph, absl::nullopt, "microbatches of one graph; unset: 1");
+ABSL_FLAG(std::string, residency, "on", "on: slots keep weights until something else needs them; off");
+ABSL_FLAG(std::string, reduce, "each", "when gradients are reduced: each microbatch, or after the last of a step");
+ABSL_FLAG(std::string, tail, "graph", "where the last reduction of a graph runs: graph (at its end) or carried");
+ABSL_FLAG(std::string, transport, "auto", "auto, default, symmetric or copy_engine");
+ABSL_FLAG(std::string, wire, "bf16", "bf16 or f32: of gradients in a reduction");
+ABSL_FLAG(std::string, master, "f32", "bf16 or f32: of master weights");
+ABSL_FLAG(bool, forward, false, "plan forward only");
+ABSL_FLAG(bool, verify, true, "prove the plan safe before printing it");
+ABSL_FLAG(std::string, format, "summary", "summary, text, json or dot");
+
+namespace reprise {
+namespace {
+
+template <class T>
+using Words = std::vector<std::pair<const char*, T>>;
+
+template <class T>
+absl::StatusOr<T> Choose(const absl::Flag<std::string>& flag, const Words<T>& words) {
+  const std::string text = absl::GetFlag(flag);
+  std::vector<std::string> known;
+  for (const auto& [word, value] : words) {
+    if (text == word) return value;
+    known.push_back(word);
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("--", flag.Name(), " is \"", text, "\"; give one of: ", absl::StrJoin(known, ", ")));
+}
+
+std::optional<int> Read(const absl::Flag<OptionalInt>& flag) {
+  const OptionalInt value = absl::GetFlag(flag);
+  return value.has_value() ? std::optional<int>(*value) : std::nullopt;
+}
+
+absl::StatusOr<PlanOptions> ReadOptions() {
+  const Words<DType> dtypes = {{"bf16", DType::kBFloat16}, {"f32", DType::kFloat32}};
+  PlanOptions options;
+  options.prefetch_depth = Read(FLAGS_prefetch_depth);
+  options.weight_slots = Read(FLAGS_weight_slots);
+  options.gradient_slots = Read(FLAGS_gradient_slots);
+  options.microbatches_per_graph = Read(FLAGS_microbatches_per_graph);
+  REPRISE_ASSIGN_OR_RETURN(options.residency,
+                           Choose<Residency>(FLAGS_residency, {{"on", Residency::kKeep}, {"off", Residency::kOff}}));
+  REPRISE_ASSIGN_OR_RETURN(options.reduce, Choose<Reduce>(FLAGS_reduce, {{"each", Reduce::kEveryMicrobatch},
+                                                                         {"last", Reduce::kOncePerStep}}));
+  REPRISE_ASSIGN_OR_RETURN(options.tail,
+                           Choose<Tail>(FLAGS_tail, {{"graph", Tail::kInGraph}, {"carried", Tail::kCarried}}));
+  REPRISE_ASSIGN_OR_RETURN(options.transport,
+                           Choose<Transport>(FLAGS_transport, {{"auto", Transport::kAuto},
+                                                               {"default", Transport::kDefault},
+                                                               {"symmetric", Transport::kSymmetric},
+                                                               {"copy_engine", Transport::kCopyEngine}}));
+  REPRISE_ASSIGN_OR_RETURN(options.wire, Choose<DType>(FLAGS_wire, dtypes));
+  REPRISE_ASSIGN_OR_RETURN(options.master, Choose<DType>(FLAGS_master, dtypes));
+  return options;
+}
+
+absl::StatusOr<Shape> ReadShape() {
+  const std::string text = absl::GetFlag(FLAGS_param_shape);
+  Shape shape;
+  for (absl::string_view extent : absl::StrSplit(text, 'x')) {
+    if (!absl::SimpleAtoi(extent, &shape.emplace_back())) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--param_shape is \"", text, "\"; give rows and columns, such as 16384x16384"));
+    }
+  }
+  return shape;
+}
+
+absl::StatusOr<Model> ReadModelFile(const std::string& path) {
+  errno = 0;
+  std::ifstream file(path, std::ios::binary);
+  const std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  // A folder opens, but does not read.
+  if (!file.is_open() || errno != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("cannot read --model=", path, " (", std::strerror(errno), "); give the path of a model file"));
+  }
+  return Model::FromJson(text);
+}
+
+absl::StatusOr<Model> ReadModel() {
+  const std::string path = absl::GetFlag(FLAGS_model);
+  const std::optional<int> units = Read(FLAGS_stack);
+  if (path.empty() == !units.has_value()) {
+    return absl::InvalidArgumentError(absl::StrCat(path.empty() ? "neither" : "both", " of --model and --stack ",
+                                                   path.empty() ? "is" : "are",
+                                                   " given; give one: --model=FILE.json or --stack=UNITS"));
+  }
+  if (!path.empty()) return ReadModelFile(path);
+  REPRISE_ASSIGN_OR_RETURN(const Shape shape, ReadShape());
+  REPRISE_ASSIGN_OR_RETURN(const DType dtype,
+                           Choose<DType>(FLAGS_dtype, {{"bf16", DType::kBFloat16}, {"f32", DType::kFloat32}}));
+  return StackModel(*units, shape, dtype, absl::GetFlag(FLAGS_tokens));
+}
+
+enum class Format { kSummary, kText, kJson, kDot };
+
+absl::StatusOr<std::string> Output() {
+  REPRISE_ASSIGN_OR_RETURN(const Format format, Choose<Format>(FLAGS_format, {{"summary", Format::kSummary},
+                                                                              {"text", Format::kText},
+                                                                              {"json", Format::kJson},
+                                                                              {"dot", Format::kDot}}));
+  REPRISE_ASSIGN_OR_RETURN(const PlanOptions options, ReadOptions());
+  REPRISE_ASSIGN_OR_RETURN(const Model model, ReadModel());
+  const auto make_plan = absl::GetFlag(FLAGS_forward) ? PlanForward : PlanTraining;
+  REPRISE_ASSIGN_OR_RETURN(const Plan plan, make_plan(model, absl::GetFlag(FLAGS_world_size), options));
+  REPRISE_ASSIGN_OR_RETURN(const PlanSummary summary, Summarize(plan, absl::GetFlag(FLAGS_microbatches)));
+  if (absl::GetFlag(FLAGS_verify)) REPRISE_RETURN_IF_ERROR(Verify(plan));
+  switch (format) {
+    case Format::kSummary:
+      return SummaryTable(plan, summary);
+    case Format::kText:
+      return ToText(plan);
+    case Format::kJson:
+      return ToJson(plan, summary.microbatches);
+    case Format::kDot:
+      return ToDot(plan);
+  }
+  return absl::InternalError("no format");
+}
+
+absl::Status Run(int argc, char** argv) {
+  REPRISE_RETURN_IF_ERROR(CheckArguments({argv + 1, argv + argc}));
+  absl::ParseCommandLine(argc, argv);
+  REPRISE_ASSIGN_OR_RETURN(const std::string output, Output());
+  std::cout << output << std::flush;
+  return std::cout ? absl::OkStatus() : absl::InternalError("cannot write the plan to the standard output");
+}
+
+}  // namespace
+}  // namespace reprise
+
+// 0: printed; 2: a bad flag or model; 1: anything else, such as a plan that Verify refuses.
+int main(int argc, char** argv) {
+  absl::SetProgramUsageMessage(
+      "prints how a model is trained: its schedules, memory and counts.\n\n"
+      "  reprise_plan --stack=4 --world_size=2 --microbatches=2\n"
+      "  reprise_plan --stack=2 --param_shape=64x64 --tokens=8 --residency=off --format=text\n"
+      "  reprise_plan --model=model.json --format=dot | dot -Tsvg > plan.svg");
+  const absl::Status status = reprise::Run(argc, argv);
+  if (status.ok()) return 0;
+  std::cerr << "reprise_plan: " << std::string(status.message()) << "\n";
+  return status.code() == absl::StatusCode::kInternal ? 1 : 2;
+}

@@ -1,0 +1,32 @@
+// Calls the user's functions with contexts made from a command's buffer uses.
+#ifndef REPRISE_GRAPH_COMPUTE_BINDING_H_
+#define REPRISE_GRAPH_COMPUTE_BINDING_H_
+
+#include "absl/status/status.h"
+#include "reprise/core/schedule.h"
+#include "reprise/core/stream.h"
+#include "reprise/graph/bindings.h"
+
+namespace reprise::internal {
+
+// The dtype in which backward writes a parameter's gradient.
+DType GradientDType(const Plan& plan, ParameterId parameter);
+// The dtype of what a use of a compute command holds; the role is one that ComputeContext hands out.
+DType ComputeDType(const Plan& plan, const BufferUse& use);
+// Does ComputeContext hand out what has this role?
+bool IsOperand(Role role);
+
+struct ComputeRun {
+  CallId call;
+  Phase phase = Phase::kForward;
+  int position = 0;
+};
+// Runs the function of Bindings::compute for a Forward or Backward command on local rank `local`. InvalidArgument,
+// naming the call, if there is none. Errors of the function come back with phase, call and rank in front, refused
+// requests as the context words them, exceptions as Internal.
+absl::Status RunCompute(const Bindings& bindings, int local, const ScheduledCommand& command, const ComputeRun& run,
+                        Stream stream);
+
+}  // namespace reprise::internal
+
+#endif  // REPRISE_GRAPH_COMPUTE_BINDING_H_

@@ -1,0 +1,26 @@
+// Whole parameters from the ranks' shards.
+#ifndef REPRISE_GRAPH_GATHER_PARAMETER_H_
+#define REPRISE_GRAPH_GATHER_PARAMETER_H_
+
+#include <cstddef>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "reprise/core/layout.h"
+#include "reprise/core/model.h"
+#include "reprise/graph/world.h"
+
+namespace reprise::internal {
+
+// (c) The parameter in row-major order. `shards` holds each local rank's shard of the parameter's group, in `dtype`.
+absl::StatusOr<std::vector<float>> GatherParameter(World& world, const Model& model, const ModelLayout& layout,
+                                                   ParameterId parameter, DType dtype,
+                                                   absl::Span<const std::byte* const> shards);
+
+// Host memory to host memory, rounded to nearest even.
+absl::Status CastOnHost(DType from_dtype, const void* from, DType to_dtype, void* to, int64_t count);
+
+}  // namespace reprise::internal
+
+#endif  // REPRISE_GRAPH_GATHER_PARAMETER_H_

@@ -1,0 +1,72 @@
+#include "graph/host/check_writes.h"
+
+#include <algorithm>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "core/quoted.h"
+#include "graph/compute_binding.h"
+#include "reprise/core/status_macros.h"
+
+namespace reprise::internal {
+namespace {
+
+bool IsWritten(const BufferUse& use) {
+  return use.access == Access::kAssign && IsOperand(use.role) && use.num_bytes > 0;
+}
+
+uint8_t Pattern(DType dtype) { return IsFloatingPoint(dtype) ? 0xff : 0xa5; }
+
+int64_t CountLeft(const std::byte* data, int64_t num_bytes, DType dtype) {
+  const int64_t size = SizeOf(dtype);
+  int64_t left = 0;
+  for (int64_t first = 0; first < num_bytes; first += size) {
+    left += std::all_of(data + first, data + first + size, [&](std::byte b) { return b == std::byte{Pattern(dtype)}; });
+  }
+  return size > 1 || left == num_bytes ? left : 0;
+}
+
+// "backward of call "c0"" for a compute command, empty for any other.
+std::string Title(const Plan& plan, const Command& command) {
+  const auto title = [&](Phase phase, CallId call) {
+    return absl::StrCat(Name(phase), " of call ", Quoted(plan.model.call(call).name));
+  };
+  if (const Forward* forward = std::get_if<Forward>(&command)) return title(Phase::kForward, forward->call);
+  if (const Backward* backward = std::get_if<Backward>(&command)) return title(Phase::kBackward, backward->call);
+  return "";
+}
+
+std::string WhatOf(const Plan& plan, const BufferUse& use) {
+  const bool parameter = use.role == Role::kParameterGradient;
+  const std::string& name =
+      parameter ? plan.model.parameter(ParameterId(use.id)).spec.name : plan.model.tensor(TensorId(use.id)).spec.name;
+  return absl::StrCat(Name(use.role), " of ", parameter ? "parameter " : "tensor ", Quoted(name));
+}
+
+}  // namespace
+
+absl::Status CheckWrites(const Bindings& bindings, int local, const ScheduledCommand& command,
+                         absl::FunctionRef<absl::Status()> launch) {
+  const Plan& plan = *bindings.plan;
+  const std::string title = Title(plan, command.command);
+  if (title.empty()) return launch();
+  for (const BufferUse& use : command.uses) {
+    if (!IsWritten(use)) continue;
+    std::memset(bindings.address(local, use), Pattern(ComputeDType(plan, use)), use.num_bytes);
+  }
+  REPRISE_RETURN_IF_ERROR(launch());
+  for (const BufferUse& use : command.uses) {
+    if (!IsWritten(use)) continue;
+    const DType dtype = ComputeDType(plan, use);
+    const int64_t left = CountLeft(bindings.address(local, use), use.num_bytes, dtype);
+    if (left == 0) continue;
+    return absl::FailedPreconditionError(absl::StrCat(title, " on rank ", bindings.ranks[local], " left ", left, " of ",
+                                                      use.num_bytes / SizeOf(dtype), " elements of ", WhatOf(plan, use),
+                                                      " unwritten; write every element of what the call declares"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace reprise::internal

@@ -1,0 +1,156 @@
+#include "graph/host/host_collectives.h"
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "graph/command_uses.h"
+#include "reprise/core/control_block.h"
+#include "reprise/core/status_macros.h"
+#include "reprise/kernels/step.h"
+
+namespace reprise::internal {
+namespace {
+
+using Parts = std::vector<HostWork>;
+
+// A part made of steps on plain memory, which cannot fail.
+HostWork WorkOf(std::vector<std::function<void()>> steps) {
+  return [steps = std::move(steps)] {
+    for (const std::function<void()>& step : steps) step();
+    return absl::OkStatus();
+  };
+}
+
+// Copies `bytes` from each source to consecutive places.
+std::function<void()> Concatenate(std::vector<const std::byte*> sources, int64_t bytes, std::byte* to) {
+  return [=, sources = std::move(sources)] {
+    if (bytes == 0) return;
+    for (size_t s = 0; s < sources.size(); ++s) std::memcpy(to + s * bytes, sources[s], bytes);
+  };
+}
+
+// The sum of the sources in order, in float, rounded once.
+template <class T>
+std::function<void()> SumOf(std::vector<const std::byte*> sources, int64_t count, std::byte* to) {
+  return [=, sources = std::move(sources)] {
+    constexpr int64_t kBlock = 1024;
+    float sum[kBlock];
+    T* const result = reinterpret_cast<T*>(to);
+    for (int64_t first = 0; first < count; first += kBlock) {
+      const int64_t n = std::min(kBlock, count - first);
+      for (size_t s = 0; s < sources.size(); ++s) {
+        const T* const values = reinterpret_cast<const T*>(sources[s]) + first;
+        for (int64_t i = 0; i < n; ++i) {
+          const float value = static_cast<float>(values[i]);
+          sum[i] = s == 0 ? value : sum[i] + value;
+        }
+      }
+      for (int64_t i = 0; i < n; ++i) result[first + i] = T(sum[i]);
+    }
+  };
+}
+
+class Collectives {
+ public:
+  Collectives(const Bindings& bindings, const ScheduledCommand& command) : bindings_(bindings), command_(command) {}
+
+  absl::StatusOr<Parts> operator()(const AllGather& gather) const {
+    Parts parts;
+    for (int rank = 0; rank < ranks(); ++rank) {
+      std::vector<std::function<void()>> steps;
+      for (const BufferUse& gathered : UsesOf(rank).All(Role::kGathered)) {
+        const FlatGroup& group = GroupAt(gather.unit, gathered.id);
+        std::vector<const std::byte*> shards;
+        for (int source = 0; source < ranks(); ++source) {
+          REPRISE_ASSIGN_OR_RETURN(shards.emplace_back(),
+                                   UsesOf(source).Address<const std::byte>(Role::kShard, gathered.id));
+        }
+        steps.push_back(Concatenate(std::move(shards), group.shard_elements * SizeOf(group.dtype),
+                                    UsesOf(rank).Pointer<std::byte>(gathered)));
+      }
+      parts.push_back(WorkOf(std::move(steps)));
+    }
+    return parts;
+  }
+
+  absl::StatusOr<Parts> operator()(const ReduceScatter& reduce) const {
+    const Plan& plan = *bindings_.plan;
+    const std::vector<int64_t> offsets = WireOffsets(plan, reduce.unit);
+    Parts parts;
+    for (int rank = 0; rank < ranks(); ++rank) {
+      std::vector<std::function<void()>> steps;
+      for (const BufferUse& received : UsesOf(rank).All(Role::kReceived)) {
+        REPRISE_ASSIGN_OR_RETURN(const BufferUse wire, UsesOf(rank).First(Role::kWire));
+        const FlatGroup& group = GroupAt(reduce.unit, received.id);
+        const DType dtype = plan.wire(group);
+        const int64_t part_bytes = group.shard_elements * SizeOf(dtype);
+        std::vector<const std::byte*> sources;
+        for (int source = 0; source < ranks(); ++source) {
+          sources.push_back(bindings_.addresses[source][wire.buffer.value()] + offsets[received.id] +
+                            rank * part_bytes);
+        }
+        std::byte* const to = UsesOf(rank).Pointer<std::byte>(received);
+        if (ReceivedParts(plan, reduce.transport) > 1) {
+          steps.push_back(Concatenate(std::move(sources), part_bytes, to));
+        } else if (dtype == DType::kBFloat16) {
+          steps.push_back(SumOf<BFloat16>(std::move(sources), group.shard_elements, to));
+        } else {
+          steps.push_back(SumOf<float>(std::move(sources), group.shard_elements, to));
+        }
+      }
+      parts.push_back(WorkOf(std::move(steps)));
+    }
+    return parts;
+  }
+
+  absl::StatusOr<Parts> operator()(const SumNorm&) const {
+    std::vector<absl::Span<const double>> partials;
+    std::vector<StepState*> states;
+    for (int rank = 0; rank < ranks(); ++rank) {
+      REPRISE_ASSIGN_OR_RETURN(const BufferUse use, UsesOf(rank).First(Role::kNormPartials));
+      partials.emplace_back(UsesOf(rank).Pointer<const double>(use), use.num_bytes / sizeof(double));
+      REPRISE_ASSIGN_OR_RETURN(states.emplace_back(), UsesOf(rank).Address<StepState>(Role::kStepState));
+    }
+    Parts parts;
+    for (int rank = 0; rank < ranks(); ++rank) {
+      parts.push_back([partials, states, rank] {
+        std::vector<double> sums;
+        for (size_t source = 0; source < states.size(); ++source) {
+          double norm_squared = 0;
+          for (const double partial : partials[source]) norm_squared += partial;
+          sums.insert(sums.end(), {norm_squared, states[source]->loss_sum});
+        }
+        ImmediateHostQueue queue;
+        return kernels::FinishNorm(Stream(&queue), states[rank], sums.data(), static_cast<int>(states.size()));
+      });
+    }
+    return parts;
+  }
+
+  template <class Other>
+  absl::StatusOr<Parts> operator()(const Other&) const {
+    return absl::InternalError(
+        absl::StrCat(Describe(*bindings_.plan, command_.command), " is not a collective of the host's"));
+  }
+
+ private:
+  int ranks() const { return static_cast<int>(bindings_.ranks.size()); }
+  CommandUses UsesOf(int rank) const { return CommandUses(bindings_, rank, command_); }
+  const FlatGroup& GroupAt(UnitId unit, int32_t group) const {
+    return bindings_.plan->layout.units[unit.value()].groups[group];
+  }
+
+  const Bindings& bindings_;
+  const ScheduledCommand& command_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::vector<HostWork>> CollectiveWork(const Bindings& bindings, const ScheduledCommand& command) {
+  return std::visit(Collectives(bindings, command), command.command);
+}
+
+}  // namespace reprise::internal

@@ -1,0 +1,26 @@
+// Replays a HostRecording in the order that its world asks for.
+#ifndef REPRISE_GRAPH_HOST_HOST_EXECUTABLE_H_
+#define REPRISE_GRAPH_HOST_HOST_EXECUTABLE_H_
+
+#include <memory>
+
+#include "absl/status/status.h"
+#include "graph/host/host_recording.h"
+#include "reprise/graph/recorder.h"
+
+namespace reprise::internal {
+
+std::unique_ptr<Executable> NewHostExecutable(HostRecording recording, std::shared_ptr<HostRuns> runs);
+
+// FailedPrecondition, with each blocked command and what it waits for, if lanes and waits let no order complete. All
+// ranks run the same schedule, so one rank is blocked exactly where all are.
+absl::Status CheckRunnable(const Plan& plan, const Schedule& schedule);
+
+// Command after command, the ranks side by side.
+absl::Status ReplayInIssueOrder(const HostRecording& recording);
+// One thread per rank and lane. They meet only where the schedule has a wait or a collective.
+absl::Status ReplayOnThreads(const HostRecording& recording);
+
+}  // namespace reprise::internal
+
+#endif  // REPRISE_GRAPH_HOST_HOST_EXECUTABLE_H_

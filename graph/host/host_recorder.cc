@@ -1,0 +1,97 @@
+#include "graph/host/host_recorder.h"
+
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "graph/command_error.h"
+#include "graph/host/check_writes.h"
+#include "graph/host/host_collectives.h"
+#include "graph/host/host_executable.h"
+#include "graph/launch_command.h"
+#include "reprise/core/status_macros.h"
+
+namespace reprise::internal {
+namespace {
+
+// Keeps what is enqueued.
+class RecordingQueue : public HostQueue {
+ public:
+  void Enqueue(std::function<void()> work) override { work_.push_back(std::move(work)); }
+  std::vector<std::function<void()>> Take() { return std::move(work_); }
+
+ private:
+  std::vector<std::function<void()>> work_;
+};
+
+class HostRecorder : public Recorder {
+ public:
+  HostRecorder(Execution execution, std::shared_ptr<const Bindings> bindings, std::shared_ptr<HostRuns> runs)
+      : execution_(execution), launcher_(std::make_shared<const CommandLauncher>(bindings)), runs_(std::move(runs)) {
+    recording_.bindings = std::move(bindings);
+  }
+
+  absl::Status Begin(const Schedule& schedule) override {
+    recording_.schedule = schedule;
+    return absl::OkStatus();
+  }
+
+  absl::Status Record(CommandId, const ScheduledCommand& command) override {
+    std::vector<HostWork>& work = recording_.work.emplace_back();
+    if (IsCollective(command.command)) {
+      REPRISE_ASSIGN_OR_RETURN(work, CollectiveWork(*recording_.bindings, command));
+      return absl::OkStatus();
+    }
+    for (int local = 0; local < recording_.ranks(); ++local) {
+      REPRISE_ASSIGN_OR_RETURN(work.emplace_back(), LocalWork(local, command));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<std::unique_ptr<Executable>> Finish() override {
+    return NewHostExecutable(std::move(recording_), runs_);
+  }
+
+ private:
+  absl::StatusOr<HostWork> LocalWork(int local, const ScheduledCommand& command) const {
+    switch (execution_) {
+      case Execution::kGraph:
+        return GraphWork(local, command);
+      case Execution::kEager:
+        return HostWork([launcher = launcher_, local, command] {
+          ImmediateHostQueue queue;
+          const auto launch = [&] { return launcher->Launch(local, command, Stream(&queue)); };
+          return launcher->bindings().check_writes ? CheckWrites(launcher->bindings(), local, command, launch)
+                                                   : launch();
+        });
+    }
+    return absl::InternalError("unknown execution");
+  }
+
+  absl::StatusOr<HostWork> GraphWork(int local, const ScheduledCommand& command) const {
+    RecordingQueue queue;
+    REPRISE_RETURN_IF_ERROR(launcher_->Launch(local, command, Stream(&queue)));
+    std::vector<std::function<void()>> enqueued = queue.Take();
+    if (enqueued.empty()) return HostWork();
+    return HostWork([enqueued = std::move(enqueued), rank = recording_.bindings->ranks[local]] {
+      return WithoutExceptions(absl::StrCat("work that was enqueued on rank ", rank), [&] {
+        for (const std::function<void()>& work : enqueued) work();
+        return absl::OkStatus();
+      });
+    });
+  }
+
+  const Execution execution_;
+  const std::shared_ptr<const CommandLauncher> launcher_;
+  const std::shared_ptr<HostRuns> runs_;
+  HostRecording recording_;
+};
+
+}  // namespace
+
+std::unique_ptr<Recorder> NewHostRecorder(Execution execution, std::shared_ptr<const Bindings> bindings,
+                                          std::shared_ptr<HostRuns> runs) {
+  return std::make_unique<HostRecorder>(execution, std::move(bindings), std::move(runs));
+}
+
+}  // namespace reprise::internal

@@ -1,0 +1,55 @@
+// A schedule as host functions, and what the executables of one world share.
+#ifndef REPRISE_GRAPH_HOST_HOST_RECORDING_H_
+#define REPRISE_GRAPH_HOST_HOST_RECORDING_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "reprise/core/schedule.h"
+#include "reprise/graph/bindings.h"
+#include "reprise/graph/host_world.h"
+
+namespace reprise::internal {
+
+// One rank's part of one command; null if it does nothing. The parts of a collective read every rank's sources and
+// write their own rank's destination, so they may run side by side, between two moments at which all ranks are there.
+using HostWork = std::function<absl::Status()>;
+
+struct HostRecording {
+  std::shared_ptr<const Bindings> bindings;
+  Schedule schedule;
+  std::vector<std::vector<HostWork>> work;  // by command, then local rank
+
+  int ranks() const { return static_cast<int>(bindings->ranks.size()); }
+  int commands() const { return static_cast<int>(schedule.commands.size()); }
+};
+
+// Pseudo-random numbers, the same on every machine.
+class SplitMix64 {
+ public:
+  explicit SplitMix64(uint64_t seed) : state_(seed) {}
+  uint64_t Next() {
+    state_ += 0x9e3779b97f4a7c15u;
+    uint64_t z = state_;
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    return z ^ (z >> 31);
+  }
+
+ private:
+  uint64_t state_;
+};
+
+// Shared by a HostWorld and its executables.
+struct HostRuns {
+  ReplayOrder order = ReplayOrder::kIssue;
+  SplitMix64 random{0};
+  absl::Status error;  // of the first failed replay since the last World::Synchronize
+};
+
+}  // namespace reprise::internal
+
+#endif  // REPRISE_GRAPH_HOST_HOST_RECORDING_H_

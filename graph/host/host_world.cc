@@ -1,0 +1,121 @@
+#include "reprise/graph/host_world.h"
+
+#include <cstring>
+#include <new>
+#include <numeric>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "graph/host/host_recorder.h"
+#include "reprise/core/status_macros.h"
+
+namespace reprise {
+namespace {
+
+constexpr int kMaxHostRanks = 1024;
+
+struct AlignedDelete {
+  void operator()(std::byte* bytes) const {
+    ::operator delete (bytes, std::align_val_t{static_cast<size_t>(kBufferAlignment)});
+  }
+};
+using AlignedBytes = std::unique_ptr<std::byte, AlignedDelete>;
+
+class HostMemory : public MemoryBlock {
+ public:
+  HostMemory(int64_t num_bytes, std::vector<AlignedBytes> ranks) : num_bytes_(num_bytes), ranks_(std::move(ranks)) {}
+  int64_t num_bytes() const override { return num_bytes_; }
+  std::byte* address(int local) const override { return ranks_[local].get(); }
+
+ private:
+  const int64_t num_bytes_;
+  const std::vector<AlignedBytes> ranks_;
+};
+
+class HostWorld : public World {
+ public:
+  explicit HostWorld(const HostWorldOptions& options) : ranks_(options.size) {
+    std::iota(ranks_.begin(), ranks_.end(), 0);
+    runs_->order = options.order;
+    runs_->random = internal::SplitMix64(options.seed);
+  }
+
+  int size() const override { return static_cast<int>(ranks_.size()); }
+  absl::Span<const int> local_ranks() const override { return ranks_; }
+
+  absl::StatusOr<std::shared_ptr<MemoryBlock>> Allocate(MemoryKind, int64_t num_bytes) override {
+    if (num_bytes < 0) return absl::InvalidArgumentError(absl::StrCat("memory of ", num_bytes, " bytes was asked for"));
+    std::vector<AlignedBytes> ranks(ranks_.size());
+    for (size_t rank = 0; num_bytes > 0 && rank < ranks.size(); ++rank) {
+      ranks[rank].reset(static_cast<std::byte*>(
+          ::operator new (static_cast<size_t>(num_bytes), std::align_val_t{kBufferAlignment}, std::nothrow)));
+      if (ranks[rank] == nullptr) {
+        return absl::ResourceExhaustedError(absl::StrCat("no host memory for ", num_bytes, " bytes of rank ", rank,
+                                                         " of ", ranks.size(), "; use a smaller model or fewer ranks"));
+      }
+      std::memset(ranks[rank].get(), 0xff, static_cast<size_t>(num_bytes));
+    }
+    return std::make_shared<HostMemory>(num_bytes, std::move(ranks));
+  }
+
+  absl::Status CopyToRank(int local, void* destination, const void* source, int64_t num_bytes) override {
+    return Copy(local, destination, source, num_bytes);
+  }
+  absl::Status CopyToHost(int local, void* destination, const void* source, int64_t num_bytes) override {
+    return Copy(local, destination, source, num_bytes);
+  }
+  absl::Status FillBytes(int local, void* destination, uint8_t value, int64_t num_bytes) override {
+    REPRISE_RETURN_IF_ERROR(CheckAccess(local, num_bytes));
+    if (num_bytes > 0) std::memset(destination, value, static_cast<size_t>(num_bytes));
+    return absl::OkStatus();
+  }
+  absl::Status Synchronize() override { return std::exchange(runs_->error, absl::OkStatus()); }
+
+  absl::StatusOr<std::vector<std::string>> ExchangeBytes(absl::Span<const std::string> one_per_local_rank) override {
+    if (one_per_local_rank.size() != ranks_.size()) {
+      return absl::InvalidArgumentError(absl::StrCat(one_per_local_rank.size(), " ranks give bytes, but ",
+                                                     ranks_.size(), " are local; give one string for each"));
+    }
+    return std::vector<std::string>(one_per_local_rank.begin(), one_per_local_rank.end());
+  }
+
+  absl::StatusOr<std::unique_ptr<Recorder>> NewRecorder(Execution execution,
+                                                        std::shared_ptr<const Bindings> bindings) override {
+    if (bindings == nullptr || bindings->plan == nullptr) {
+      return absl::InvalidArgumentError("a recorder needs bindings with a plan");
+    }
+    if (bindings->plan->world_size() != size() || bindings->ranks != ranks_) {
+      return absl::InvalidArgumentError(absl::StrCat("the bindings are of ", bindings->ranks.size(),
+                                                     " local ranks and a plan for ", bindings->plan->world_size(),
+                                                     ", but this world has ", size(), "; bind World::local_ranks()"));
+    }
+    return internal::NewHostRecorder(execution, std::move(bindings), runs_);
+  }
+
+ private:
+  absl::Status CheckAccess(int local, int64_t num_bytes) const {
+    if (local >= 0 && local < size() && num_bytes >= 0) return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        absl::StrCat(num_bytes, " bytes on local rank ", local, " of ", size(), " cannot be accessed"));
+  }
+  absl::Status Copy(int local, void* destination, const void* source, int64_t num_bytes) const {
+    REPRISE_RETURN_IF_ERROR(CheckAccess(local, num_bytes));
+    if (num_bytes > 0) std::memcpy(destination, source, static_cast<size_t>(num_bytes));
+    return absl::OkStatus();
+  }
+
+  std::vector<int> ranks_;
+  const std::shared_ptr<internal::HostRuns> runs_ = std::make_shared<internal::HostRuns>();
+};
+
+}  // namespace
+
+absl::StatusOr<std::shared_ptr<World>> CreateHostWorld(const HostWorldOptions& options) {
+  if (options.size < 1 || options.size > kMaxHostRanks) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("HostWorldOptions::size is ", options.size, " but must be between 1 and ", kMaxHostRanks));
+  }
+  return std::make_shared<HostWorld>(options);
+}
+
+}  // namespace reprise

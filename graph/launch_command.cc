@@ -1,0 +1,217 @@
+#include "graph/launch_command.h"
+
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "graph/command_uses.h"
+#include "graph/compute_binding.h"
+#include "reprise/core/control_block.h"
+#include "reprise/core/status_macros.h"
+#include "reprise/kernels/accumulate.h"
+#include "reprise/kernels/adamw.h"
+#include "reprise/kernels/cast.h"
+#include "reprise/kernels/norm.h"
+#include "reprise/kernels/pack.h"
+#include "reprise/kernels/sgd.h"
+#include "reprise/kernels/step.h"
+
+namespace reprise::internal {
+namespace {
+
+// Launches one command on one rank: one overload for each kind.
+class Launcher {
+ public:
+  Launcher(const Bindings& bindings, const std::vector<bool>& has_gradient, int local, const ScheduledCommand& command,
+           Stream stream)
+      : bindings_(bindings),
+        plan_(*bindings.plan),
+        has_gradient_(has_gradient),
+        local_(local),
+        command_(command),
+        uses_(bindings, local, command),
+        stream_(stream) {}
+
+  absl::Status operator()(const Begin&) const { return absl::OkStatus(); }
+  absl::Status operator()(const End&) const { return absl::OkStatus(); }
+  absl::Status operator()(const AllGather&) const { return RefuseCollective(); }
+  absl::Status operator()(const ReduceScatter&) const { return RefuseCollective(); }
+  absl::Status operator()(const SumNorm&) const { return RefuseCollective(); }
+
+  absl::Status operator()(const NextMicrobatch& next) const {
+    REPRISE_ASSIGN_OR_RETURN(ControlBlock* const control, uses_.Address<ControlBlock>(Role::kControl));
+    return kernels::NextMicrobatch(stream_, control, next.count);
+  }
+
+  absl::Status operator()(const StageInputs& stage) const {
+    REPRISE_ASSIGN_OR_RETURN(const ControlBlock* const control, uses_.Address<ControlBlock>(Role::kControl));
+    for (const BufferUse& staging : uses_.All(Role::kStaging)) {
+      REPRISE_ASSIGN_OR_RETURN(const BufferUse input, uses_.First(Role::kInput, staging.id));
+      const int64_t stride = (input.num_bytes + kBufferAlignment - 1) / kBufferAlignment * kBufferAlignment;
+      REPRISE_RETURN_IF_ERROR(kernels::StageInput(stream_, {.control = control,
+                                                            .position = stage.position,
+                                                            .slots = stage.slots,
+                                                            .staging = uses_.Pointer<const std::byte>(staging),
+                                                            .slot_stride = stride,
+                                                            .num_bytes = input.num_bytes,
+                                                            .destination = uses_.Pointer<std::byte>(input)}));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status operator()(const Forward& forward) const {
+    return RunCompute(bindings_, local_, command_, {forward.call, Phase::kForward, forward.position}, stream_);
+  }
+  absl::Status operator()(const Backward& backward) const {
+    return RunCompute(bindings_, local_, command_, {backward.call, Phase::kBackward, backward.position}, stream_);
+  }
+
+  absl::Status operator()(const PackGradients& pack) const {
+    for (const BufferUse& wire : uses_.All(Role::kWire)) {
+      const ParameterId parameter(wire.id);
+      REPRISE_ASSIGN_OR_RETURN(const BufferUse gradient, uses_.First(Role::kParameterGradient, wire.id));
+      const int64_t elements = NumElements(plan_.model.parameter(parameter).spec.shape);
+      const DType wire_dtype = plan_.wire(GroupAt(pack.unit, plan_.layout.parameters[wire.id].group));
+      REPRISE_RETURN_IF_ERROR(kernels::Pack(stream_, {.gradient_dtype = GradientDType(plan_, parameter),
+                                                      .gradient = uses_.Pointer<const void>(gradient),
+                                                      .columns = elements,
+                                                      .row_stride = elements,
+                                                      .wire_dtype = wire_dtype,
+                                                      .wire = uses_.Pointer<void>(wire)}));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status operator()(const Accumulate& accumulate) const {
+    REPRISE_ASSIGN_OR_RETURN(const ControlBlock* const control, uses_.Address<ControlBlock>(Role::kControl));
+    for (const BufferUse& received : uses_.All(Role::kReceived)) {
+      const FlatGroup& group = GroupAt(accumulate.unit, received.id);
+      kernels::ReduceAccumulateArguments arguments = {.control = control,
+                                                      .position = accumulate.position,
+                                                      .mode = accumulate.mode,
+                                                      .wire_dtype = plan_.wire(group),
+                                                      .parts = uses_.Pointer<const void>(received),
+                                                      .num_parts = ReceivedParts(plan_, accumulate.transport),
+                                                      .part_stride = group.shard_elements};
+      REPRISE_ASSIGN_OR_RETURN(arguments.accumulator, uses_.Address<float>(Role::kAccumulator, received.id));
+      for (const ShardSegment& segment : Segments(group, bindings_.ranks[local_])) {
+        if (!has_gradient_[segment.parameter.value()]) continue;
+        arguments.segments.push_back({segment.shard_element, segment.num_elements});
+      }
+      REPRISE_RETURN_IF_ERROR(kernels::ReduceAccumulate(stream_, std::move(arguments)));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status operator()(const RecordLoss&) const {
+    REPRISE_ASSIGN_OR_RETURN(StepState* const step_state, uses_.Address<StepState>(Role::kStepState));
+    REPRISE_ASSIGN_OR_RETURN(const float* const loss, uses_.Address<float>(Role::kOutput));
+    return kernels::RecordLoss(stream_, step_state, loss);
+  }
+
+  absl::Status operator()(const GradientNorm& norm) const {
+    REPRISE_ASSIGN_OR_RETURN(double* const partial, uses_.Address<double>(Role::kNormPartials));
+    WriteMode mode = WriteMode::kAssign;
+    for (const BufferUse& accumulator : uses_.All(Role::kAccumulator)) {
+      REPRISE_RETURN_IF_ERROR(kernels::SquaredNorm(stream_, uses_.Pointer<const float>(accumulator),
+                                                   GroupAt(norm.unit, accumulator.id).shard_elements, partial, mode));
+      mode = WriteMode::kAdd;
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status operator()(const UpdateParameters& update) const {
+    REPRISE_ASSIGN_OR_RETURN(const ControlBlock* const control, uses_.Address<ControlBlock>(Role::kControl));
+    REPRISE_ASSIGN_OR_RETURN(const StepState* const step_state, uses_.Address<StepState>(Role::kStepState));
+    for (const BufferUse& master : uses_.All(Role::kMaster)) {
+      kernels::UpdateArguments arguments = {.control = control,
+                                            .step_state = step_state,
+                                            .clip_norm = bindings_.clip_norm,
+                                            .master_dtype = plan_.options.master,
+                                            .master = uses_.Pointer<void>(master),
+                                            .count = GroupAt(update.unit, master.id).shard_elements};
+      REPRISE_ASSIGN_OR_RETURN(arguments.gradient_sum, uses_.Address<const float>(Role::kAccumulator, master.id));
+      const std::vector<BufferUse> states = uses_.All(Role::kOptimizerState, master.id);
+      const size_t needed = static_cast<size_t>(OptimizerStates(bindings_.optimizer));
+      if (states.size() < needed) {
+        return absl::FailedPreconditionError(absl::StrCat("the optimizer keeps ", needed,
+                                                          " values per element, but the plan has room for ",
+                                                          states.size(), "; plan with optimizer_states = ", needed));
+      }
+      REPRISE_RETURN_IF_ERROR(
+          std::visit([&](const auto& optimizer) { return Update(optimizer, arguments, states); }, bindings_.optimizer));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status operator()(const RefreshShards& refresh) const {
+    for (const BufferUse& shard : uses_.All(Role::kShard)) {
+      const FlatGroup& group = GroupAt(refresh.unit, shard.id);
+      REPRISE_ASSIGN_OR_RETURN(const BufferUse master, uses_.First(Role::kMaster, shard.id));
+      REPRISE_RETURN_IF_ERROR(kernels::Cast(stream_, plan_.options.master, uses_.Pointer<const void>(master),
+                                            group.dtype, uses_.Pointer<void>(shard), group.shard_elements));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status operator()(const PublishMetrics&) const {
+    REPRISE_ASSIGN_OR_RETURN(const ControlBlock* const control, uses_.Address<ControlBlock>(Role::kControl));
+    REPRISE_ASSIGN_OR_RETURN(StepState* const step_state, uses_.Address<StepState>(Role::kStepState));
+    REPRISE_ASSIGN_OR_RETURN(MetricsRing* const ring, uses_.Address<MetricsRing>(Role::kMetrics));
+    return kernels::PublishMetrics(stream_, control, step_state, ring, plan_.world_size());
+  }
+
+ private:
+  const FlatGroup& GroupAt(UnitId unit, int32_t group) const { return plan_.layout.units[unit.value()].groups[group]; }
+
+  static absl::Status RefuseCollective() {
+    return absl::InternalError("a collective spans all ranks and cannot be launched for one of them");
+  }
+
+  absl::Status Update(const AdamW& optimizer, const kernels::UpdateArguments& update,
+                      const std::vector<BufferUse>& states) const {
+    return kernels::AdamW(stream_, {.update = update,
+                                    .beta1 = optimizer.beta1,
+                                    .beta2 = optimizer.beta2,
+                                    .epsilon = optimizer.epsilon,
+                                    .weight_decay = optimizer.weight_decay,
+                                    .first_moment = uses_.Pointer<float>(states[0]),
+                                    .second_moment = uses_.Pointer<float>(states[1])});
+  }
+  absl::Status Update(const Sgd& optimizer, const kernels::UpdateArguments& update,
+                      const std::vector<BufferUse>& states) const {
+    float* const velocity = optimizer.momentum != 0 ? uses_.Pointer<float>(states[0]) : nullptr;
+    return kernels::Sgd(stream_, {.update = update,
+                                  .momentum = optimizer.momentum,
+                                  .weight_decay = optimizer.weight_decay,
+                                  .velocity = velocity});
+  }
+
+  const Bindings& bindings_;
+  const Plan& plan_;
+  const std::vector<bool>& has_gradient_;
+  const int local_;
+  const ScheduledCommand& command_;
+  const CommandUses uses_;
+  const Stream stream_;
+};
+
+}  // namespace
+
+CommandLauncher::CommandLauncher(std::shared_ptr<const Bindings> bindings)
+    : bindings_(std::move(bindings)), has_gradient_(bindings_->plan->model.parameters().size(), false) {
+  for (const Schedule& schedule : bindings_->plan->schedules) {
+    for (const ScheduledCommand& command : schedule.commands) {
+      if (!std::holds_alternative<ReduceScatter>(command.command)) continue;
+      for (const BufferUse& use : command.uses) {
+        if (use.role == Role::kWire) has_gradient_[use.id] = true;
+      }
+    }
+  }
+}
+
+absl::Status CommandLauncher::Launch(int local, const ScheduledCommand& command, Stream stream) const {
+  return std::visit(Launcher(*bindings_, has_gradient_, local, command, stream), command.command);
+}
+
+}  // namespace reprise::internal

@@ -1,0 +1,32 @@
+// What each command that is not a collective does, in kernels on a stream: the same for every recorder.
+#ifndef REPRISE_GRAPH_LAUNCH_COMMAND_H_
+#define REPRISE_GRAPH_LAUNCH_COMMAND_H_
+
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "reprise/core/schedule.h"
+#include "reprise/core/stream.h"
+#include "reprise/graph/bindings.h"
+
+namespace reprise::internal {
+
+class CommandLauncher {
+ public:
+  explicit CommandLauncher(std::shared_ptr<const Bindings> bindings);
+
+  // Enqueues the command's work for local rank `local`; Begin and End have none. Runs compute functions. Internal for a
+  // collective, or a command without the uses that its kind needs.
+  absl::Status Launch(int local, const ScheduledCommand& command, Stream stream) const;
+
+  const Bindings& bindings() const { return *bindings_; }
+
+ private:
+  std::shared_ptr<const Bindings> bindings_;
+  std::vector<bool> has_gradient_;  // by parameter: some reduction of the plan carries its gradient
+};
+
+}  // namespace reprise::internal
+
+#endif  // REPRISE_GRAPH_LAUNCH_COMMAND_H_

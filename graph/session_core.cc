@@ -1,0 +1,242 @@
+#include "graph/session_core.h"
+
+#include <algorithm>
+#include <bit>
+#include <chrono>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "core/hasher.h"
+#include "core/quoted.h"
+#include "graph/session_checks.h"
+#include "reprise/core/status_macros.h"
+
+namespace reprise::internal {
+namespace {
+
+void Add(Hasher& hasher, float value) { hasher.Add(uint64_t{std::bit_cast<uint32_t>(value)}); }
+
+Fingerprint FingerprintOf(const CoreInputs& inputs) {
+  Hasher hasher;
+  hasher.Add(inputs.name);
+  hasher.Add(inputs.plan->fingerprint.high);
+  hasher.Add(inputs.plan->fingerprint.low);
+  hasher.Add(static_cast<uint64_t>(inputs.run.execution));
+  hasher.Add(static_cast<uint64_t>(inputs.run.check_writes));
+  hasher.Add(static_cast<uint64_t>(inputs.optimizer.index()));
+  std::visit(Overloaded{[&](const AdamW& adamw) {
+                          for (float f : {adamw.beta1, adamw.beta2, adamw.epsilon, adamw.weight_decay}) Add(hasher, f);
+                        },
+                        [&](const Sgd& sgd) {
+                          for (float f : {sgd.momentum, sgd.weight_decay}) Add(hasher, f);
+                        }},
+             inputs.optimizer);
+  Add(hasher, inputs.clip_norm);
+  Add(hasher, inputs.control.loss_scale);
+  hasher.Add(inputs.control.seed);
+  return hasher.Finish();
+}
+
+std::string Phase(absl::string_view phase, absl::string_view name) {
+  return name.empty() ? std::string(phase) : absl::StrCat(phase, " of variant ", Quoted(name));
+}
+
+absl::Status FillBlock(World& world, const std::shared_ptr<MemoryBlock>& block) {
+  for (size_t local = 0; local < world.local_ranks().size() && block->num_bytes() > 0; ++local) {
+    const int index = static_cast<int>(local);
+    REPRISE_RETURN_IF_ERROR(world.FillBytes(index, block->address(index), 0, block->num_bytes()));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<std::shared_ptr<Arena>> AllocateArena(World& world, const std::array<int64_t, kNumStorages>& num_bytes) {
+  auto arena = std::make_shared<Arena>();
+  REPRISE_ASSIGN_OR_RETURN(arena->communicating, world.Allocate(MemoryKind::kCommunicating,
+                                                                num_bytes[static_cast<int>(Storage::kCommunicating)]));
+  REPRISE_ASSIGN_OR_RETURN(arena->local,
+                           world.Allocate(MemoryKind::kLocal, num_bytes[static_cast<int>(Storage::kLocal)]));
+  return arena;
+}
+
+absl::Status AgreeOnPlan(World& world, const absl::StatusOr<CoreInputs>& inputs) {
+  if (!inputs.ok()) return world.Agree("planning", inputs.status(), {});
+  return world.Agree(Phase("planning", inputs->name), absl::OkStatus(), FingerprintOf(*inputs));
+}
+
+absl::StatusOr<std::unique_ptr<SessionCore>> SessionCore::Create(CoreInputs inputs,
+                                                                 absl::StatusOr<std::shared_ptr<Arena>> arena) {
+  std::unique_ptr<SessionCore> core(new SessionCore(std::move(inputs)));
+  const auto agree = [&core](absl::string_view phase, const absl::Status& mine) {
+    return core->world().Agree(Phase(phase, core->inputs_.name), mine, core->plan().fingerprint);
+  };
+  if (arena.ok()) core->arena_ = *std::move(arena);
+  REPRISE_RETURN_IF_ERROR(agree("taking memory", arena.ok() ? core->TakeMemory() : arena.status()));
+  const auto start = std::chrono::steady_clock::now();
+  REPRISE_RETURN_IF_ERROR(agree("warm-up", core->WarmUp()));
+  REPRISE_RETURN_IF_ERROR(agree("recording", core->Record()));
+  core->capture_.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return core;
+}
+
+absl::Status SessionCore::TakeMemory() {
+  const MemoryPlan& memory = plan().memory;
+  const auto block = [this](Storage storage) -> std::shared_ptr<MemoryBlock>& {
+    return blocks_[static_cast<int>(storage)];
+  };
+  block(Storage::kWeights) = parameters().memory(Storage::kWeights);
+  block(Storage::kMasters) = parameters().memory(Storage::kMasters);
+  block(Storage::kCommunicating) = arena_->communicating;
+  block(Storage::kLocal) = arena_->local;
+  REPRISE_ASSIGN_OR_RETURN(block(Storage::kSession),
+                           world().Allocate(MemoryKind::kLocal, memory.num_bytes[static_cast<int>(Storage::kSession)]));
+  REPRISE_ASSIGN_OR_RETURN(
+      block(Storage::kHostVisible),
+      world().Allocate(MemoryKind::kHostVisible, memory.num_bytes[static_cast<int>(Storage::kHostVisible)]));
+  for (int s = 0; s < kNumStorages; ++s) {
+    if (blocks_[s] == nullptr) continue;
+    int64_t& total = IsTransient(static_cast<Storage>(s)) ? capture_.transient_bytes : capture_.persistent_bytes;
+    total += blocks_[s]->num_bytes();
+  }
+  is_copied_.assign(num_local(), std::vector<bool>(plan().model.tensors().size(), false));
+  REPRISE_RETURN_IF_ERROR(CheckExternalApart());
+  Bind();
+  return Reset();
+}
+
+absl::Status SessionCore::CheckExternalApart() const {
+  for (const ExternalBuffer& buffer : inputs_.run.external) {
+    for (int s = 0; s < kNumStorages; ++s) {
+      for (int local = 0; local < num_local() && blocks_[s] != nullptr; ++local) {
+        if (!Overlap(buffer.address, buffer.num_bytes, blocks_[s]->address(local), blocks_[s]->num_bytes())) continue;
+        return absl::InvalidArgumentError(
+            absl::StrCat("external buffer of tensor ", Quoted(plan().model.tensor(buffer.tensor).spec.name),
+                         " on rank ", buffer.rank, " overlaps the ", std::string(Name(static_cast<Storage>(s))),
+                         " memory of the session; give it memory of your own"));
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+void SessionCore::Bind() {
+  bindings_ = std::make_shared<Bindings>();
+  bindings_->plan = inputs_.plan;
+  bindings_->compute = std::move(inputs_.compute);
+  bindings_->optimizer = inputs_.optimizer;
+  bindings_->clip_norm = inputs_.clip_norm;
+  bindings_->ranks.assign(world().local_ranks().begin(), world().local_ranks().end());
+  for (const std::shared_ptr<MemoryBlock>& block : blocks_) {
+    if (block != nullptr) bindings_->memory.push_back(block);
+  }
+  for (int local = 0; local < num_local(); ++local) {
+    std::vector<std::byte*>& addresses = bindings_->addresses.emplace_back();
+    for (const Buffer& buffer : plan().buffers) {
+      const std::shared_ptr<MemoryBlock>& block = blocks_[static_cast<int>(buffer.storage)];
+      std::byte* base = block == nullptr ? nullptr : block->address(local);
+      addresses.push_back(base == nullptr ? nullptr : base + buffer.offset);
+    }
+    for (const ExternalBuffer& buffer : inputs_.run.external) {
+      if (buffer.rank != bindings_->ranks[local]) continue;
+      addresses[plan().tensor_buffers[buffer.tensor.value()].value.value()] = static_cast<std::byte*>(buffer.address);
+    }
+  }
+}
+
+absl::Status SessionCore::Reset() {
+  REPRISE_RETURN_IF_ERROR(FillBlock(world(), blocks_[static_cast<int>(Storage::kSession)]));
+  REPRISE_RETURN_IF_ERROR(FillBlock(world(), blocks_[static_cast<int>(Storage::kHostVisible)]));
+  return WriteControl(inputs_.control);
+}
+
+absl::StatusOr<std::unique_ptr<Executable>> SessionCore::RecordOne(int schedule, Execution execution,
+                                                                   const std::shared_ptr<const Bindings>& bindings) {
+  REPRISE_ASSIGN_OR_RETURN(std::unique_ptr<Recorder> recorder, world().NewRecorder(execution, bindings));
+  const std::unique_ptr<Recorder> validating = NewValidatingRecorder(bindings, std::move(recorder));
+  return RecordSchedule(plan(), plan().schedules[schedule], *validating);
+}
+
+absl::Status SessionCore::WarmUp() {
+  REPRISE_ASSIGN_OR_RETURN(const std::vector<std::string> saved, SaveExternalState());
+  auto bindings = std::make_shared<Bindings>(*bindings_);
+  bindings->check_writes = inputs_.run.check_writes;
+  std::vector<std::unique_ptr<Executable>> eager(plan().schedules.size());
+  for (int schedule : {plan().first, plan().body, plan().finish}) {
+    if (schedule < 0) continue;
+    if (eager[schedule] == nullptr) {
+      REPRISE_ASSIGN_OR_RETURN(eager[schedule], RecordOne(schedule, Execution::kEager, bindings));
+    }
+    ++arena_->replays;
+    REPRISE_RETURN_IF_ERROR(eager[schedule]->Replay());
+  }
+  REPRISE_RETURN_IF_ERROR(world().Synchronize());
+  REPRISE_RETURN_IF_ERROR(Reset());
+  return RestoreExternalState(saved);
+}
+
+absl::Status SessionCore::Record() {
+  for (size_t s = 0; s < plan().schedules.size(); ++s) {
+    REPRISE_ASSIGN_OR_RETURN(executables_.emplace_back(),
+                             RecordOne(static_cast<int>(s), inputs_.run.execution, bindings_));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<std::string>> SessionCore::SaveExternalState() {
+  std::vector<std::string> saved;
+  for (int local = 0; local < num_local(); ++local) {
+    for (size_t t = 0; t < plan().model.tensors().size(); ++t) {
+      const Tensor& tensor = plan().model.tensors()[t];
+      if (tensor.kind != TensorKind::kState || !tensor.spec.external) continue;
+      const BufferId buffer = plan().tensor_buffers[t].value;
+      std::string& bytes = saved.emplace_back(static_cast<size_t>(plan().buffer(buffer).num_bytes), '\0');
+      REPRISE_RETURN_IF_ERROR(
+          world().CopyToHost(local, bytes.data(), address(local, buffer), static_cast<int64_t>(bytes.size())));
+    }
+  }
+  return saved;
+}
+
+absl::Status SessionCore::RestoreExternalState(const std::vector<std::string>& saved) {
+  size_t next = 0;
+  for (int local = 0; local < num_local(); ++local) {
+    for (size_t t = 0; t < plan().model.tensors().size(); ++t) {
+      const Tensor& tensor = plan().model.tensors()[t];
+      if (tensor.kind != TensorKind::kState || !tensor.spec.external) continue;
+      const std::string& bytes = saved[next++];
+      REPRISE_RETURN_IF_ERROR(world().CopyToRank(local, address(local, plan().tensor_buffers[t].value), bytes.data(),
+                                                 static_cast<int64_t>(bytes.size())));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status SessionCore::Keep(absl::Status status) {
+  if (failed_.ok()) failed_ = status;
+  return status;
+}
+
+absl::Status SessionCore::Launch(int schedule) {
+  last_replay_ = ++arena_->replays;
+  launched_ += plan().schedules[schedule].microbatches;
+  return Keep(executables_[schedule]->Replay());
+}
+
+absl::Status SessionCore::WriteControl(const ControlBlock& control) {
+  for (int local = 0; local < num_local(); ++local) {
+    REPRISE_RETURN_IF_ERROR(
+        Keep(world().CopyToRank(local, address(local, plan().control), &control, sizeof(ControlBlock))));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status SessionCore::Fill(BufferId buffer, int64_t offset, int64_t num_bytes, uint8_t value) {
+  for (int local = 0; local < num_local() && num_bytes > 0; ++local) {
+    REPRISE_RETURN_IF_ERROR(Keep(world().FillBytes(local, address(local, buffer) + offset, value, num_bytes)));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace reprise::internal

@@ -1,0 +1,121 @@
+// What TrainSession and ForwardSession share: the memory, the recordings and the tensors of one plan.
+#ifndef REPRISE_GRAPH_SESSION_CORE_H_
+#define REPRISE_GRAPH_SESSION_CORE_H_
+
+#include <array>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "reprise/core/control_block.h"
+#include "reprise/graph/bindings.h"
+#include "reprise/graph/sharded_parameters.h"
+#include "reprise/graph/train_session.h"
+
+namespace reprise::internal {
+
+// The transient memory of one or more plans, of which one replays at a time.
+struct Arena {
+  std::shared_ptr<MemoryBlock> communicating, local;
+  int64_t replays = 0;     // by whichever plan: what a plan left here is gone once another one has replayed
+  int64_t open_step = -1;  // step of the training session that owns the arena; -1: between steps
+};
+// The bytes by Storage; only the transient ones matter.
+absl::StatusOr<std::shared_ptr<Arena>> AllocateArena(World& world, const std::array<int64_t, kNumStorages>& num_bytes);
+
+struct CoreInputs {
+  std::string name;  // of a forward variant, for votes
+  std::shared_ptr<ShardedParameters> parameters;
+  std::shared_ptr<const Plan> plan;
+  ComputeTable compute;
+  RunOptions run;
+  Optimizer optimizer = AdamW{};
+  float clip_norm = 0;
+  ControlBlock control = {};  // at first
+};
+
+// (c) What must be equal on all ranks before memory is taken: `plan` and the inputs' values that are baked into it.
+absl::Status AgreeOnPlan(World& world, const absl::StatusOr<CoreInputs>& inputs);
+
+// Errors: refusals leave it as it was; a failed replay or copy is kept in status().
+class SessionCore {
+ public:
+  // (c) Takes memory, warms up and records; a vote after each. An arena that could not be had takes part in the vote.
+  static absl::StatusOr<std::unique_ptr<SessionCore>> Create(CoreInputs inputs,
+                                                             absl::StatusOr<std::shared_ptr<Arena>> arena);
+
+  const Plan& plan() const { return *inputs_.plan; }
+  World& world() const { return *inputs_.parameters->world(); }
+  ShardedParameters& parameters() const { return *inputs_.parameters; }
+  const std::shared_ptr<Arena>& arena() const { return arena_; }
+  const CaptureReport& capture() const { return capture_; }
+  int num_local() const { return static_cast<int>(world().local_ranks().size()); }
+  std::byte* address(int local, BufferId buffer) const { return bindings_->addresses[local][buffer.value()]; }
+
+  // OK, or the first failure.
+  const absl::Status& status() const { return failed_; }
+  // Returns `status`, and keeps it if it is the first failure; for replays and copies.
+  absl::Status Keep(absl::Status status);
+
+  // (c) `schedule` is an index into the plan's.
+  absl::Status Launch(int schedule);
+  // Whether nothing else replayed in the arena after this core did.
+  bool LaunchedLast() const { return last_replay_ == arena_->replays; }
+  // Microbatches launched so far.
+  int64_t launched() const { return launched_; }
+
+  // Index of a local rank. `what` begins the message.
+  absl::StatusOr<int> LocalIndex(absl::string_view what, int rank) const;
+  // Writes an input of the next microbatch to its staging slot.
+  absl::Status CopyInput(int rank, TensorId id, DType dtype, const void* values, int64_t num_elements);
+  // FailedPrecondition, beginning with `what`, names the first input that was not copied.
+  absl::Status CheckInputs(absl::string_view what) const;
+  // The inputs of a microbatch are complete: those copied from here on are the next one's.
+  void NextInputs();
+  // Forgets inputs that no launch has read.
+  void DropInputs();
+
+  // Elements of what `part`, kValue of an output or state or kGradient of an input, can read.
+  enum class TensorPart { kValue, kGradient };
+  absl::StatusOr<int64_t> CheckRead(absl::string_view what, int rank, TensorId id, DType dtype, TensorPart part) const;
+  // Where an output or state tensor lies.
+  absl::StatusOr<void*> Address(int rank, TensorId id) const;
+  // After CheckRead.
+  absl::Status ReadTensor(int rank, TensorId id, TensorPart part, void* values);
+
+  absl::Status WriteControl(const ControlBlock& control);
+  // On every local rank.
+  absl::Status Fill(BufferId buffer, int64_t offset, int64_t num_bytes, uint8_t value);
+
+ private:
+  explicit SessionCore(CoreInputs inputs) : inputs_(std::move(inputs)) {}
+
+  absl::Status TakeMemory();
+  void Bind();
+  absl::Status CheckExternalApart() const;
+  absl::Status WarmUp();
+  absl::Status Reset();
+  absl::Status Record();
+  absl::StatusOr<std::unique_ptr<Executable>> RecordOne(int schedule, Execution execution,
+                                                        const std::shared_ptr<const Bindings>& bindings);
+  absl::StatusOr<std::vector<std::string>> SaveExternalState();
+  absl::Status RestoreExternalState(const std::vector<std::string>& saved);
+
+  CoreInputs inputs_;
+  std::shared_ptr<Arena> arena_;
+  std::array<std::shared_ptr<MemoryBlock>, kNumStorages> blocks_ = {};
+  std::shared_ptr<Bindings> bindings_;
+  std::vector<std::unique_ptr<Executable>> executables_;  // by schedule
+  CaptureReport capture_;
+  absl::Status failed_;
+  int64_t last_replay_ = -1;
+  int64_t staged_ = 0, launched_ = 0;         // microbatches
+  std::vector<std::vector<bool>> is_copied_;  // by local rank and tensor, of the next microbatch
+};
+
+}  // namespace reprise::internal
+
+#endif  // REPRISE_GRAPH_SESSION_CORE_H_

@@ -1,0 +1,184 @@
+#include "reprise/graph/sharded_parameters.h"
+
+#include <cmath>
+#include <numbers>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "core/hasher.h"
+#include "core/persistent_buffers.h"
+#include "core/quoted.h"
+#include "graph/gather_parameter.h"
+#include "reprise/core/status_macros.h"
+
+namespace reprise {
+namespace {
+
+using internal::Quoted;
+
+std::string ToText(const Parameter& parameter, absl::Span<const Unit> units) {
+  const ParameterSpec& spec = parameter.spec;
+  return absl::StrCat(Quoted(spec.name), " of unit ", Quoted(units[parameter.unit.value()].name), ", ",
+                      std::string(Name(spec.dtype)), " [", absl::StrJoin(spec.shape, ", "), "]",
+                      spec.trainable ? "" : ", frozen",
+                      spec.wire.has_value() ? absl::StrCat(", wire ", std::string(Name(*spec.wire))) : "");
+}
+
+// `what`, its index, and both sides; either side may be missing.
+absl::Status Different(absl::string_view what, size_t index, const std::string& theirs, const std::string& ours) {
+  return absl::InvalidArgumentError(absl::StrCat(
+      "the model's units and parameters are not those of the ShardedParameters: ", what, " ", index, " is ", theirs,
+      " in the model but ", ours, " there; build both from the same units and parameters, in the same order"));
+}
+
+}  // namespace
+
+absl::StatusOr<std::shared_ptr<ShardedParameters>> ShardedParameters::Create(std::shared_ptr<World> world,
+                                                                             const Model& model, DType master) {
+  if (!IsFloatingPoint(master)) {
+    return absl::InvalidArgumentError(absl::StrCat("master dtype is ", std::string(Name(master)), "; use f32 or bf16"));
+  }
+  std::shared_ptr<ShardedParameters> result(new ShardedParameters());
+  REPRISE_ASSIGN_OR_RETURN(result->layout_, LayOut(model, world->size()));
+  internal::ParameterBuffers plan = internal::PlanParameterBuffers(model, result->layout_, master);
+  const auto allocate = [&](MemoryKind kind, Storage storage) -> absl::StatusOr<std::shared_ptr<MemoryBlock>> {
+    const int64_t num_bytes = plan.num_bytes[static_cast<int>(storage)];
+    REPRISE_ASSIGN_OR_RETURN(std::shared_ptr<MemoryBlock> block, world->Allocate(kind, num_bytes));
+    for (size_t local = 0; local < world->local_ranks().size() && num_bytes > 0; ++local) {
+      const int index = static_cast<int>(local);
+      REPRISE_RETURN_IF_ERROR(world->FillBytes(index, block->address(index), 0, num_bytes));
+    }
+    return block;
+  };
+  REPRISE_ASSIGN_OR_RETURN(result->weights_, allocate(MemoryKind::kCommunicating, Storage::kWeights));
+  REPRISE_ASSIGN_OR_RETURN(result->masters_, allocate(MemoryKind::kLocal, Storage::kMasters));
+  result->world_ = std::move(world);
+  result->model_ = model;
+  result->master_ = master;
+  result->buffers_ = std::move(plan.buffers);
+  result->unit_buffers_ = std::move(plan.units);
+  return result;
+}
+
+absl::Status ShardedParameters::Initialize(const Initializer& initializer) {
+  if (initializer == nullptr) {
+    return absl::InvalidArgumentError("Initialize: no initializer; pass Normal, Constant or a function");
+  }
+  MarkChanged();
+  for (size_t p = 0; p < model_.parameters().size(); ++p) {
+    const ParameterSpec& spec = model_.parameters()[p].spec;
+    REPRISE_RETURN_IF_ERROR(
+        Fill(ParameterId(static_cast<int64_t>(p)),
+             [&](int64_t first_element, absl::Span<float> values) { initializer(spec, first_element, values); }));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ShardedParameters::Write(absl::string_view name, absl::Span<const float> whole) {
+  REPRISE_ASSIGN_OR_RETURN(const ParameterId id, model_.FindParameter(name));
+  const int64_t num_elements = NumElements(model_.parameter(id).spec.shape);
+  if (static_cast<int64_t>(whole.size()) != num_elements) {
+    return absl::InvalidArgumentError(absl::StrCat("Write of parameter ", Quoted(name), ": ", whole.size(),
+                                                   " values for ", num_elements,
+                                                   " elements; give the whole parameter"));
+  }
+  MarkChanged();
+  return Fill(id, [&](int64_t first_element, absl::Span<float> values) {
+    for (size_t i = 0; i < values.size(); ++i) values[i] = whole[static_cast<size_t>(first_element) + i];
+  });
+}
+
+absl::Status ShardedParameters::Fill(ParameterId parameter,
+                                     const std::function<void(int64_t, absl::Span<float>)>& values_at) {
+  const int unit = model_.parameter(parameter).unit.value();
+  const int g = layout_.parameters[parameter.value()].group;
+  const FlatGroup& group = layout_.units[unit].groups[g];
+  for (size_t local = 0; local < world_->local_ranks().size(); ++local) {
+    for (const ShardSegment& segment : Segments(group, world_->local_ranks()[local])) {
+      if (segment.parameter != parameter) continue;
+      std::vector<float> values(static_cast<size_t>(segment.num_elements));
+      values_at(segment.parameter_element, absl::MakeSpan(values));
+      // The weights are the cast of the masters, as after every step.
+      std::vector<std::byte> masters(values.size() * SizeOf(master_)), weights(values.size() * SizeOf(group.dtype));
+      REPRISE_RETURN_IF_ERROR(
+          internal::CastOnHost(DType::kFloat32, values.data(), master_, masters.data(), segment.num_elements));
+      REPRISE_RETURN_IF_ERROR(
+          internal::CastOnHost(master_, masters.data(), group.dtype, weights.data(), segment.num_elements));
+      const auto write = [&](BufferId buffer, DType dtype, const std::vector<std::byte>& bytes) {
+        const int index = static_cast<int>(local);
+        return world_->CopyToRank(index, address(buffer, index) + segment.shard_element * SizeOf(dtype), bytes.data(),
+                                  static_cast<int64_t>(bytes.size()));
+      };
+      REPRISE_RETURN_IF_ERROR(write(unit_buffers_[unit].masters[g], master_, masters));
+      REPRISE_RETURN_IF_ERROR(write(unit_buffers_[unit].weights[g], group.dtype, weights));
+    }
+  }
+  return absl::OkStatus();
+}
+
+std::byte* ShardedParameters::address(BufferId buffer, int local) const {
+  const Buffer& placed = buffers_[buffer.value()];
+  std::byte* base = memory(placed.storage)->address(local);
+  return base == nullptr ? nullptr : base + placed.offset;
+}
+
+absl::StatusOr<std::vector<float>> ShardedParameters::Read(absl::string_view name) const {
+  REPRISE_ASSIGN_OR_RETURN(const ParameterId id, model_.FindParameter(name));
+  const UnitBuffers& buffers = unit_buffers_[model_.parameter(id).unit.value()];
+  const BufferId buffer = buffers.masters[layout_.parameters[id.value()].group];
+  std::vector<const std::byte*> shards;
+  for (size_t local = 0; local < world_->local_ranks().size(); ++local) {
+    shards.push_back(address(buffer, static_cast<int>(local)));
+  }
+  return internal::GatherParameter(*world_, model_, layout_, id, master_, shards);
+}
+
+const std::shared_ptr<MemoryBlock>& ShardedParameters::memory(Storage storage) const {
+  return storage == Storage::kWeights ? weights_ : masters_;
+}
+
+absl::Status ShardedParameters::CheckSameParameters(const Model& model) const {
+  const absl::Span<const Unit> theirs = model.units(), ours = model_.units();
+  for (size_t u = 0; u < std::max(theirs.size(), ours.size()); ++u) {
+    if (u < theirs.size() && u < ours.size() && theirs[u].name == ours[u].name) continue;
+    return Different("unit", u, u < theirs.size() ? Quoted(theirs[u].name) : "missing",
+                     u < ours.size() ? Quoted(ours[u].name) : "missing");
+  }
+  const absl::Span<const Parameter> their_parameters = model.parameters(), our_parameters = model_.parameters();
+  for (size_t p = 0; p < std::max(their_parameters.size(), our_parameters.size()); ++p) {
+    if (p < their_parameters.size() && p < our_parameters.size() &&
+        their_parameters[p].spec == our_parameters[p].spec && their_parameters[p].unit == our_parameters[p].unit) {
+      continue;
+    }
+    return Different("parameter", p,
+                     p < their_parameters.size() ? ToText(their_parameters[p], theirs) : std::string("missing"),
+                     p < our_parameters.size() ? ToText(our_parameters[p], ours) : std::string("missing"));
+  }
+  return absl::OkStatus();
+}
+
+ShardedParameters::Initializer Normal(uint64_t seed, float stddev) {
+  return [=](const ParameterSpec& spec, int64_t first_element, absl::Span<float> values) {
+    internal::Hasher stream;
+    stream.Add(seed);
+    stream.Add(spec.name);
+    for (size_t i = 0; i < values.size(); ++i) {
+      internal::Hasher element = stream;
+      element.Add(static_cast<uint64_t>(first_element) + i);
+      const Fingerprint words = element.Finish();
+      // Box and Muller's method on two uniform numbers of 53 bits, the first in (0, 1].
+      const double radius = std::sqrt(-2.0 * std::log(static_cast<double>((words.high >> 11) + 1) * 0x1p-53));
+      const double angle = 2.0 * std::numbers::pi * static_cast<double>(words.low >> 11) * 0x1p-53;
+      values[i] = static_cast<float>(stddev * radius * std::cos(angle));
+    }
+  };
+}
+
+ShardedParameters::Initializer Constant(float value) {
+  return [=](const ParameterSpec&, int64_t, absl::Span<float> values) {
+    for (float& element : values) element = value;
+  };
+}
+
+}  // namespace reprise

@@ -1,0 +1,251 @@
+#include "reprise/graph/train_session.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstddef>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "core/quoted.h"
+#include "graph/gather_parameter.h"
+#include "graph/session_checks.h"
+#include "graph/session_core.h"
+#include "graph/train_session_state.h"
+#include "reprise/core/planner.h"
+#include "reprise/core/verifier.h"
+
+namespace reprise {
+namespace {
+
+using internal::CoreInputs;
+using internal::SessionCore;
+
+// Everything that can be wrong before memory is taken.
+absl::StatusOr<CoreInputs> Prepare(std::shared_ptr<ShardedParameters> parameters, const Model& model,
+                                   ComputeTable compute, TrainOptions options) {
+  REPRISE_RETURN_IF_ERROR(parameters->CheckSameParameters(model));
+  REPRISE_RETURN_IF_ERROR(internal::CheckTrainOptions(options));
+  PlanOptions plan_options = options.run.plan;
+  plan_options.master = parameters->master();
+  plan_options.optimizer_states = OptimizerStates(options.optimizer);
+  const World& world = *parameters->world();
+  REPRISE_ASSIGN_OR_RETURN(Plan plan, PlanTraining(model, world.size(), plan_options));
+  REPRISE_RETURN_IF_ERROR(Verify(plan));
+  REPRISE_RETURN_IF_ERROR(internal::CheckCompute(plan, compute));
+  REPRISE_RETURN_IF_ERROR(internal::CheckExternal(plan, world.local_ranks(), options.run.external));
+  CoreInputs inputs;
+  inputs.parameters = std::move(parameters);
+  inputs.plan = std::make_shared<const Plan>(std::move(plan));
+  inputs.compute = std::move(compute);
+  inputs.run = std::move(options.run);
+  inputs.optimizer = options.optimizer;
+  inputs.clip_norm = options.clip_norm.value_or(0.0f);
+  inputs.control = {.loss_scale = options.loss_scale, .seed = options.seed};
+  return inputs;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<TrainSession>> TrainSession::Create(std::shared_ptr<ShardedParameters> parameters,
+                                                                   const Model& model, ComputeTable compute,
+                                                                   TrainOptions options) {
+  if (parameters == nullptr) {
+    return absl::InvalidArgumentError("TrainSession::Create: no parameters; make them by ShardedParameters::Create");
+  }
+  World& world = *parameters->world();
+  auto state = std::make_unique<State>();
+  state->loss_scale = options.loss_scale;
+  state->seed = options.seed;
+  absl::StatusOr<CoreInputs> inputs = Prepare(std::move(parameters), model, std::move(compute), std::move(options));
+  REPRISE_RETURN_IF_ERROR(internal::AgreeOnPlan(world, inputs));
+  absl::StatusOr<std::shared_ptr<internal::Arena>> arena =
+      internal::AllocateArena(world, inputs->plan->memory.num_bytes);
+  REPRISE_ASSIGN_OR_RETURN(state->core, SessionCore::Create(*std::move(inputs), std::move(arena)));
+  return std::unique_ptr<TrainSession>(new TrainSession(std::move(state)));
+}
+
+TrainSession::TrainSession(std::unique_ptr<State> state) : state_(std::move(state)) {}
+TrainSession::~TrainSession() = default;
+
+// ---- the step ----
+
+std::string TrainSession::State::Progress(absl::string_view call) const {
+  return absl::StrCat(call, ": ", run, " of ", values.microbatches, " microbatches of step ", steps, " have run");
+}
+
+absl::Status TrainSession::State::RequireStep(absl::string_view call) const {
+  REPRISE_RETURN_IF_ERROR(core->status());
+  if (core->arena()->open_step < 0) {
+    return absl::FailedPreconditionError(absl::StrCat(call, ": no step is open; call BeginStep first"));
+  }
+  if (core->parameters().version() != version) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(call, ": parameters were changed during step ", steps, " (version ", core->parameters().version(),
+                     ", the step began with ", version,
+                     "), so that its gradients are mixed; call DiscardGradients and begin again"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status TrainSession::State::RequireNoStep(absl::string_view call) const {
+  REPRISE_RETURN_IF_ERROR(core->status());
+  if (core->arena()->open_step < 0) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(Progress(call), "; call EndStep or DiscardGradients first"));
+}
+
+absl::Status TrainSession::State::Finish() {
+  const int finish = core->plan().finish;
+  if (finish < 0 || std::exchange(is_finished, true)) return absl::OkStatus();
+  return core->Launch(finish);
+}
+
+void TrainSession::State::CloseStep() {
+  core->arena()->open_step = -1;
+  core->DropInputs();
+}
+
+absl::Status TrainSession::BeginStep(const StepValues& values) {
+  REPRISE_RETURN_IF_ERROR(state_->RequireNoStep("BeginStep"));
+  SessionCore& core = *state_->core;
+  REPRISE_RETURN_IF_ERROR(internal::CheckStepValues(values, core.plan(), state_->loss_scale));
+  const int64_t microbatches = core.launched();
+  REPRISE_RETURN_IF_ERROR(core.WriteControl({
+      .learning_rate = values.learning_rate,
+      .loss_scale = state_->loss_scale,
+      .gradient_divisor = internal::GradientDivisor(values, core.plan().world_size()),
+      .microbatches = values.microbatches,
+      .seed = state_->seed,
+      .step = state_->steps,
+      .input = microbatches,
+      .next_input = microbatches,
+      .random_offset = static_cast<uint64_t>(microbatches),
+      .next_random_offset = static_cast<uint64_t>(microbatches),
+  }));
+  core.arena()->open_step = state_->steps;
+  state_->values = values;
+  state_->version = core.parameters().version();
+  state_->run = 0;
+  state_->is_finished = false;
+  return absl::OkStatus();
+}
+
+absl::Status TrainSession::CopyInputBytes(int rank, TensorId id, DType dtype, const void* values,
+                                          int64_t num_elements) {
+  REPRISE_RETURN_IF_ERROR(state_->RequireStep("CopyInput"));
+  if (state_->run == state_->values.microbatches) {
+    return absl::FailedPreconditionError(absl::StrCat(state_->Progress("CopyInput"), "; call EndStep"));
+  }
+  return state_->core->CopyInput(rank, id, dtype, values, num_elements);
+}
+
+absl::Status TrainSession::RunMicrobatch() {
+  REPRISE_RETURN_IF_ERROR(state_->RequireStep("RunMicrobatch"));
+  if (state_->run == state_->values.microbatches) {
+    return absl::FailedPreconditionError(absl::StrCat(state_->Progress("RunMicrobatch"), "; call EndStep"));
+  }
+  SessionCore& core = *state_->core;
+  REPRISE_RETURN_IF_ERROR(
+      core.CheckInputs(absl::StrCat("RunMicrobatch: microbatch ", state_->run, " of step ", state_->steps)));
+  core.NextInputs();
+  const int per_graph = core.plan().options.microbatches_per_graph.value_or(1);
+  if (++state_->run % per_graph != 0) return absl::OkStatus();
+  return core.Launch(state_->run == per_graph ? core.plan().first : core.plan().body);
+}
+
+absl::Status TrainSession::EndStep() {
+  REPRISE_RETURN_IF_ERROR(state_->RequireStep("EndStep"));
+  if (state_->run < state_->values.microbatches) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(state_->Progress("EndStep"), "; call RunMicrobatch for the rest, or DiscardGradients"));
+  }
+  SessionCore& core = *state_->core;
+  REPRISE_RETURN_IF_ERROR(state_->Finish());
+  REPRISE_RETURN_IF_ERROR(core.Launch(core.plan().step));
+  core.parameters().MarkChanged();
+  ++state_->steps;
+  state_->CloseStep();
+  return absl::OkStatus();
+}
+
+absl::Status TrainSession::DiscardGradients() {
+  SessionCore& core = *state_->core;
+  REPRISE_RETURN_IF_ERROR(core.status());
+  if (core.arena()->open_step < 0) {
+    return absl::FailedPreconditionError("DiscardGradients: no step is open, so there is nothing to discard");
+  }
+  // The next step's first microbatch assigns the accumulators; only the sum of losses has no such start.
+  REPRISE_RETURN_IF_ERROR(core.Fill(core.plan().step_state, offsetof(StepState, loss_sum), sizeof(double), 0));
+  state_->CloseStep();
+  return absl::OkStatus();
+}
+
+absl::Status TrainSession::MarkParametersChanged() {
+  REPRISE_RETURN_IF_ERROR(state_->RequireNoStep("MarkParametersChanged"));
+  state_->core->parameters().MarkChanged();
+  return absl::OkStatus();
+}
+
+// ---- results ----
+
+std::vector<StepMetrics> TrainSession::PollMetrics() {
+  SessionCore& core = *state_->core;
+  MetricsRing& ring = *reinterpret_cast<MetricsRing*>(core.address(/*local=*/0, core.plan().metrics));
+  const int64_t published = std::atomic_ref(ring.published).load(std::memory_order_acquire);
+  // A launched step may be writing its entry at this moment, so the entry one round before it is not read.
+  std::vector<StepMetrics> metrics;
+  for (int64_t s = std::max(state_->polled, state_->steps - kMetricsRingSize); s < published; ++s) {
+    metrics.push_back(ring.entries[s % kMetricsRingSize]);
+  }
+  state_->polled = std::max(state_->polled, published);
+  return metrics;
+}
+
+absl::Status TrainSession::Synchronize() {
+  REPRISE_RETURN_IF_ERROR(state_->core->status());
+  return state_->core->Keep(state_->core->world().Synchronize());
+}
+
+absl::StatusOr<std::vector<float>> TrainSession::ReadGradient(absl::string_view parameter) {
+  REPRISE_RETURN_IF_ERROR(state_->RequireStep("ReadGradient"));
+  SessionCore& core = *state_->core;
+  const Plan& plan = core.plan();
+  REPRISE_ASSIGN_OR_RETURN(const ParameterId id, plan.model.FindParameter(parameter));
+  if (!plan.model.parameter(id).spec.trainable) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("ReadGradient: parameter ", internal::Quoted(parameter), " is frozen and has no gradient"));
+  }
+  if (state_->run < state_->values.microbatches) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(state_->Progress("ReadGradient"), "; call RunMicrobatch for the rest first"));
+  }
+  REPRISE_RETURN_IF_ERROR(state_->Finish());
+  const UnitBuffers& buffers = plan.unit_buffers[plan.model.parameter(id).unit.value()];
+  std::vector<const std::byte*> shards;
+  for (int local = 0; local < core.num_local(); ++local) {
+    shards.push_back(core.address(local, buffers.accumulators[plan.layout.parameters[id.value()].group]));
+  }
+  absl::StatusOr<std::vector<float>> gradient =
+      internal::GatherParameter(core.world(), plan.model, plan.layout, id, plan.options.accumulate, shards);
+  REPRISE_RETURN_IF_ERROR(core.Keep(gradient.status()));
+  const float divisor = internal::GradientDivisor(state_->values, plan.world_size()) * state_->loss_scale;
+  for (float& element : *gradient) element /= divisor;
+  return gradient;
+}
+
+absl::StatusOr<int64_t> TrainSession::CheckRead(int rank, TensorId id, DType dtype, TensorPart part) {
+  REPRISE_RETURN_IF_ERROR(state_->core->status());
+  return part == TensorPart::kValue
+             ? state_->core->CheckRead("ReadOutput", rank, id, dtype, SessionCore::TensorPart::kValue)
+             : state_->core->CheckRead("ReadInputGradient", rank, id, dtype, SessionCore::TensorPart::kGradient);
+}
+
+absl::Status TrainSession::ReadBytes(int rank, TensorId id, TensorPart part, void* values) {
+  return state_->core->ReadTensor(
+      rank, id, part == TensorPart::kValue ? SessionCore::TensorPart::kValue : SessionCore::TensorPart::kGradient,
+      values);
+}
+
+const Plan& TrainSession::plan() const { return state_->core->plan(); }
+const CaptureReport& TrainSession::capture() const { return state_->core->capture(); }
+
+}  // namespace reprise

@@ -1,0 +1,39 @@
+// TrainSession's state, for the sessions that may use its arena.
+#ifndef REPRISE_GRAPH_TRAIN_SESSION_STATE_H_
+#define REPRISE_GRAPH_TRAIN_SESSION_STATE_H_
+
+#include <memory>
+
+#include "graph/session_core.h"
+#include "reprise/graph/train_session.h"
+
+namespace reprise {
+
+// Between steps, Arena::open_step is -1 and `values`, `version`, `run` and `is_finished` mean nothing.
+struct TrainSession::State {
+  ~State() {
+    if (core != nullptr) core->arena()->open_step = -1;
+  }
+
+  absl::Status RequireStep(absl::string_view call) const;
+  absl::Status RequireNoStep(absl::string_view call) const;
+  // "1 of 2 microbatches of step 3 have run", as the beginning of a message.
+  std::string Progress(absl::string_view call) const;
+  absl::Status Finish();
+  void CloseStep();
+
+  std::unique_ptr<internal::SessionCore> core;
+  float loss_scale = 1;
+  uint64_t seed = 0;
+  int64_t steps = 0;   // ended; the next one's number
+  int64_t polled = 0;  // steps whose metrics were returned or lost
+
+  StepValues values;
+  int64_t version = 0;       // of the parameters when the step began
+  int run = 0;               // calls of RunMicrobatch
+  bool is_finished = false;  // `finish` has been launched
+};
+
+}  // namespace reprise
+
+#endif  // REPRISE_GRAPH_TRAIN_SESSION_STATE_H_

@@ -1,0 +1,140 @@
+#include "reprise/graph/world.h"
+
+#include <algorithm>
+#include <cstring>
+#include <type_traits>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "reprise/core/status_macros.h"
+
+namespace reprise {
+namespace {
+
+template <class T>
+std::string ToBytes(const T& value) {
+  static_assert(std::is_trivially_copyable_v<T>);
+  return std::string(reinterpret_cast<const char*>(&value), sizeof(T));
+}
+// False if there are too few bytes.
+template <class T>
+bool FromBytes(absl::string_view bytes, T& value) {
+  static_assert(std::is_trivially_copyable_v<T>);
+  if (bytes.size() < sizeof(T)) return false;
+  std::memcpy(&value, bytes.data(), sizeof(T));
+  return true;
+}
+
+// What a rank says about itself in a vote, followed on the wire by its phase and its status' text.
+struct VoteHead {
+  uint64_t high = 0, low = 0;  // fingerprint
+  int32_t code = 0;            // of its status
+  uint32_t phase_bytes = 0;
+};
+
+struct Vote {
+  Fingerprint fingerprint;
+  absl::StatusCode code = absl::StatusCode::kOk;
+  std::string phase, text;
+};
+
+std::string Encode(absl::string_view phase, const absl::Status& status, const Fingerprint& fingerprint) {
+  const VoteHead head = {fingerprint.high, fingerprint.low, status.raw_code(), static_cast<uint32_t>(phase.size())};
+  return absl::StrCat(ToBytes(head), phase, std::string(status.message()));
+}
+
+absl::StatusOr<std::vector<Vote>> Decode(const std::vector<std::string>& all) {
+  std::vector<Vote> votes;
+  for (size_t rank = 0; rank < all.size(); ++rank) {
+    VoteHead head;
+    if (!FromBytes(all[rank], head) || all[rank].size() - sizeof(head) < head.phase_bytes) {
+      return absl::InternalError(
+          absl::StrCat("the vote of rank ", rank, " has ", all[rank].size(),
+                       " bytes and cannot be read; run one version of the library on all ranks"));
+    }
+    votes.push_back({{head.high, head.low},
+                     static_cast<absl::StatusCode>(head.code),
+                     all[rank].substr(sizeof(head), head.phase_bytes),
+                     all[rank].substr(sizeof(head) + head.phase_bytes)});
+  }
+  return votes;
+}
+
+// "rank 2", "ranks 1, 3, 4 and 12 more": those for which `is` holds.
+template <class Predicate>
+std::string RankList(const std::vector<Vote>& votes, const Predicate& is) {
+  constexpr size_t kNamed = 8;
+  std::vector<size_t> ranks;
+  for (size_t rank = 0; rank < votes.size(); ++rank) {
+    if (is(votes[rank])) ranks.push_back(rank);
+  }
+  const size_t named = std::min(kNamed, ranks.size());
+  std::string text =
+      absl::StrCat(ranks.size() == 1 ? "rank " : "ranks ", absl::StrJoin(ranks.begin(), ranks.begin() + named, ", "));
+  if (ranks.size() > named) absl::StrAppend(&text, " and ", ranks.size() - named, " more");
+  return text;
+}
+
+// "rank 0 has A, ranks 1, 2 have B"; empty if all have the same. `of` gives a vote's text.
+template <class Of>
+std::string Difference(const std::vector<Vote>& votes, absl::string_view what, const Of& of) {
+  const std::string first = of(votes.front());
+  for (const Vote& vote : votes) {
+    const std::string other = of(vote);
+    if (other == first) continue;
+    return absl::StrCat(what, " ", first, " on ", RankList(votes, [&](const Vote& v) { return of(v) == first; }),
+                        " but ", other, " on ", RankList(votes, [&](const Vote& v) { return of(v) == other; }));
+  }
+  return "";
+}
+
+absl::Status Judge(absl::string_view phase, const std::vector<Vote>& votes) {
+  const std::string phases = Difference(votes, "phase", [](const Vote& vote) { return vote.phase; });
+  if (!phases.empty()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("ranks disagree: ", phases, "; make the same collective calls in the same order on every rank"));
+  }
+  const auto failed = [](const Vote& vote) { return vote.code != absl::StatusCode::kOk; };
+  const auto first_failed = std::find_if(votes.begin(), votes.end(), failed);
+  if (first_failed != votes.end()) {
+    return absl::FailedPreconditionError(absl::StrCat(phase, " failed on ", RankList(votes, failed), " of ",
+                                                      votes.size(), ": ", absl::StatusCodeToString(first_failed->code),
+                                                      ": ", first_failed->text,
+                                                      "; every rank stops here, mend the cause on the ranks named"));
+  }
+  const std::string fingerprints =
+      Difference(votes, "fingerprint", [](const Vote& vote) { return vote.fingerprint.ToString(); });
+  if (fingerprints.empty()) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat(phase, ": ranks disagree: ", fingerprints, "; give every rank the same model, options and library"));
+}
+
+}  // namespace
+
+absl::StatusOr<double> World::Sum(absl::Span<const double> one_per_local_rank) {
+  std::vector<std::string> mine;
+  for (const double value : one_per_local_rank) mine.push_back(ToBytes(value));
+  REPRISE_ASSIGN_OR_RETURN(const std::vector<std::string> all, ExchangeBytes(mine));
+  double sum = 0;
+  for (size_t rank = 0; rank < all.size(); ++rank) {
+    double value = 0;
+    if (all[rank].size() != sizeof(value) || !FromBytes(all[rank], value)) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("rank ", rank, " gave ", all[rank].size(), " bytes where a sum expects ", sizeof(value),
+                       "; make the same collective calls in the same order on every rank"));
+    }
+    sum += value;
+  }
+  return sum;
+}
+
+absl::Status World::Agree(absl::string_view phase, const absl::Status& mine, const Fingerprint& fingerprint) {
+  const std::vector<std::string> votes(local_ranks().size(), Encode(phase, mine, fingerprint));
+  const absl::StatusOr<std::vector<std::string>> all = ExchangeBytes(votes);
+  REPRISE_RETURN_IF_ERROR(mine);
+  REPRISE_RETURN_IF_ERROR(all.status());
+  REPRISE_ASSIGN_OR_RETURN(const std::vector<Vote> decoded, Decode(*all));
+  return Judge(phase, decoded);
+}
+
+}  // namespace reprise

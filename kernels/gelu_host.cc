@@ -1,0 +1,40 @@
+#include "kernels/checks.h"
+#include "kernels/elementwise.h"
+#include "kernels/host_math.h"
+#include "reprise/core/status_macros.h"
+#include "reprise/kernels/activations.h"
+
+namespace reprise::kernels {
+
+template <class T>
+absl::Status GeluTanh(Stream stream, Input<T> x, TensorView<T> y) {
+  REPRISE_RETURN_IF_ERROR(Checks("GeluTanh").Present("x", x).Present("y", y).Same("y", y, "x", x).Done(stream));
+  stream.host_queue().Enqueue([count = x.num_elements(), x = x.data, y = y.data] {
+    MapElements(count, x, WriteMode::kAssign, y, Math().gelu);
+  });
+  return absl::OkStatus();
+}
+
+template <class T>
+absl::Status GeluTanhBackward(Stream stream, Input<T> dy, Input<T> x, Gradient<T> dx) {
+  REPRISE_RETURN_IF_ERROR(Checks("GeluTanhBackward")
+                              .Present("dy", dy)
+                              .Present("x", x)
+                              .Same("dy", dy, "x", x)
+                              .Wanted("dx", dx, "x", x)
+                              .Done(stream));
+  if (!dx) return absl::OkStatus();
+  stream.host_queue().Enqueue([count = x.num_elements(), dy = dy.data, x = x.data, mode = dx.mode, dx = dx.data] {
+    MapElements(count, dy, x, mode, dx, Math().gelu_backward);
+  });
+  return absl::OkStatus();
+}
+
+#define REPRISE_INSTANTIATE(T)                                     \
+  template absl::Status GeluTanh(Stream, Input<T>, TensorView<T>); \
+  template absl::Status GeluTanhBackward(Stream, Input<T>, Input<T>, Gradient<T>);
+REPRISE_INSTANTIATE(float)
+REPRISE_INSTANTIATE(BFloat16)
+#undef REPRISE_INSTANTIATE
+
+}  // namespace reprise::kernels

@@ -1,0 +1,104 @@
+#include "kernels/gemm_host.h"
+
+#include <algorithm>
+
+#include "kernels/checks.h"
+#include "kernels/host_math.h"
+#include "kernels/numeric.h"
+#include "kernels/parallel.h"
+#include "reprise/core/status_macros.h"
+
+namespace reprise::kernels {
+namespace {
+
+// Each part packs its operands anew, so it should be worth 8 million operations (about 0.1 ms) and be 64 wide. Eigen's
+// micro-kernel is 48 columns wide with AVX-512 and 4 rows high: parts are multiples of these.
+constexpr int64_t kOperationsPerPart = 8'000'000;
+constexpr int64_t kPartExtent = 64, kPartMultiple = 48;
+
+int64_t PartExtent(int64_t extent, int64_t operations) {
+  const int64_t parts =
+      std::clamp<int64_t>(operations / kOperationsPerPart, 1, std::max<int64_t>(1, extent / kPartExtent));
+  const int64_t even = (extent + parts - 1) / parts;
+  return parts == 1 ? extent : (even + kPartMultiple - 1) / kPartMultiple * kPartMultiple;
+}
+
+// Splits the longer side of c.
+void FloatGemm(int64_t m, int64_t n, int64_t k, HostOperand<float> a, HostOperand<float> b, bool add, float* c) {
+  const bool a_transposed = a.transpose == Transpose::kYes, b_transposed = b.transpose == Transpose::kYes;
+  const MatrixOperand whole_a = {a.data, a_transposed ? m : k, a_transposed};
+  const MatrixOperand whole_b = {b.data, b_transposed ? k : n, b_transposed};
+  const int64_t operations = 2 * m * n * k;
+  if (m >= n) {
+    ParallelForRanges(m, PartExtent(m, operations), [&](int64_t begin, int64_t end) {
+      MatrixOperand part = whole_a;
+      part.data += a_transposed ? begin : begin * k;
+      Math().gemm(end - begin, n, k, 1.0f, part, whole_b, c + begin * n, n, add);
+    });
+  } else {
+    ParallelForRanges(n, PartExtent(n, operations), [&](int64_t begin, int64_t end) {
+      MatrixOperand part = whole_b;
+      part.data += b_transposed ? begin * k : begin;
+      Math().gemm(m, end - begin, k, 1.0f, whole_a, part, c + begin, n, add);
+    });
+  }
+}
+
+// An operand as floats: itself, or converted into memory that `copy` then owns.
+template <class T>
+const float* AsFloats(const T* data, int64_t count, std::unique_ptr<float[]>& copy) {
+  if constexpr (std::is_same_v<T, float>) {
+    return data;
+  } else {
+    copy = Floats(count);
+    ParallelForRanges(count, kGrain,
+                      [&](int64_t begin, int64_t end) { Load(data + begin, end - begin, copy.get() + begin); });
+    return copy.get();
+  }
+}
+
+}  // namespace
+
+template <class T, class C>
+void HostGemm(int64_t m, int64_t n, int64_t k, HostOperand<T> a, HostOperand<T> b, WriteMode mode, C* c) {
+  if (m == 0 || n == 0) return;
+  std::unique_ptr<float[]> a_copy, b_copy;
+  const HostOperand<float> a_floats = {AsFloats(a.data, m * k, a_copy), a.transpose};
+  const HostOperand<float> b_floats = {AsFloats(b.data, k * n, b_copy), b.transpose};
+  if constexpr (std::is_same_v<C, float>) {
+    FloatGemm(m, n, k, a_floats, b_floats, mode == WriteMode::kAdd, c);
+  } else {
+    const std::unique_ptr<float[]> product = Floats(m * n);
+    FloatGemm(m, n, k, a_floats, b_floats, /*add=*/false, product.get());
+    ParallelForRanges(m * n, kGrain,
+                      [&](int64_t begin, int64_t end) { Store(product.get() + begin, end - begin, mode, c + begin); });
+  }
+}
+
+template <class T, class C>
+absl::Status Gemm(Stream stream, TensorView<const T> a, Transpose transpose_a, TensorView<const T> b,
+                  Transpose transpose_b, WriteMode mode, TensorView<C> c) {
+  const bool a_transposed = transpose_a == Transpose::kYes, b_transposed = transpose_b == Transpose::kYes;
+  const int64_t m = a_transposed ? Columns(a) : Rows(a), k = a_transposed ? Rows(a) : Columns(a);
+  const int64_t n = b_transposed ? Rows(b) : Columns(b);
+  REPRISE_RETURN_IF_ERROR(Checks("Gemm")
+                              .Present("a", a)
+                              .Present("b", b)
+                              .Present("c", c)
+                              .Equal("columns of op(a)", k, "rows of op(b)", b_transposed ? Columns(b) : Rows(b))
+                              .Equal("rows of c", Rows(c), "rows of op(a)", m)
+                              .Equal("columns of c", Columns(c), "columns of op(b)", n)
+                              .Done(stream));
+  const HostOperand<T> a_operand = {a.data, transpose_a}, b_operand = {b.data, transpose_b};
+  stream.host_queue().Enqueue([=, c = c.data] { HostGemm<T, C>(m, n, k, a_operand, b_operand, mode, c); });
+  return absl::OkStatus();
+}
+
+#define REPRISE_INSTANTIATE(T, C)                                                                                     \
+  template void HostGemm<T, C>(int64_t, int64_t, int64_t, HostOperand<T>, HostOperand<T>, WriteMode, C*);             \
+  template absl::Status Gemm<T, C>(Stream, TensorView<const T>, Transpose, TensorView<const T>, Transpose, WriteMode, \
+                                   TensorView<C>);
+REPRISE_FOR_ACTIVATION_AND_GRADIENT(REPRISE_INSTANTIATE)
+#undef REPRISE_INSTANTIATE
+
+}  // namespace reprise::kernels

@@ -1,0 +1,21 @@
+// Adds one vector to every row.
+#ifndef REPRISE_KERNELS_BIAS_H_
+#define REPRISE_KERNELS_BIAS_H_
+
+#include "absl/status/status.h"
+#include "reprise/core/compute.h"
+#include "reprise/kernels/arguments.h"
+
+namespace reprise::kernels {
+
+// y = x + bias; x and y [..., width], bias [width].
+template <class T>
+absl::Status AddBias(Stream stream, Input<T> x, Input<T> bias, TensorView<T> y);
+
+// dx = dy; dbias = the sum of dy over rows. G: T or float.
+template <class T, class G>
+absl::Status AddBiasBackward(Stream stream, TensorView<const T> dy, Gradient<T> dx, Gradient<G> dbias);
+
+}  // namespace reprise::kernels
+
+#endif  // REPRISE_KERNELS_BIAS_H_

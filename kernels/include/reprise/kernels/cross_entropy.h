@@ -1,0 +1,26 @@
+// The loss of a classifier, a language model for one.
+#ifndef REPRISE_KERNELS_CROSS_ENTROPY_H_
+#define REPRISE_KERNELS_CROSS_ENTROPY_H_
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "reprise/core/compute.h"
+#include "reprise/kernels/arguments.h"
+
+namespace reprise::kernels {
+
+// loss = the mean over rows of log(sum(exp(logits))) - logits[label]; logits [..., classes], one label per row. A label
+// out of range makes the loss NaN.
+template <class T>
+absl::Status CrossEntropy(Stream stream, TensorView<const T> logits, TensorView<const int32_t> labels,
+                          TensorView<float> loss);
+
+// dlogits = dloss (softmax(logits) - onehot(label)) / rows. A label out of range gives a row of NaN.
+template <class T>
+absl::Status CrossEntropyBackward(Stream stream, TensorView<const float> dloss, Input<T> logits,
+                                  TensorView<const int32_t> labels, Gradient<T> dlogits);
+
+}  // namespace reprise::kernels
+
+#endif  // REPRISE_KERNELS_CROSS_ENTROPY_H_

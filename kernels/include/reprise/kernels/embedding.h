@@ -1,0 +1,33 @@
+// Rows of a table: by id, and by position.
+#ifndef REPRISE_KERNELS_EMBEDDING_H_
+#define REPRISE_KERNELS_EMBEDDING_H_
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "reprise/core/compute.h"
+#include "reprise/kernels/arguments.h"
+
+namespace reprise::kernels {
+
+// y [..., width] gets row ids[i] of table [entries, width]. An id out of range gives a row of NaN.
+template <class T>
+absl::Status Embedding(Stream stream, TensorView<const int32_t> ids, Input<T> table, TensorView<T> y);
+
+// Row e of dtable is the sum, in float and in order of i, of the rows i of dy with ids[i] = e. Ids out of range are
+// left out. G: T or float.
+template <class T, class G>
+absl::Status EmbeddingBackward(Stream stream, TensorView<const T> dy, TensorView<const int32_t> ids,
+                               Gradient<G> dtable);
+
+// y = x + table, where x and y are [..., time, width] and table is [context, width] with context >= time.
+template <class T>
+absl::Status AddPositions(Stream stream, Input<T> x, Input<T> table, TensorView<T> y);
+
+// dx = dy; rows of dtable from `time` on are 0. G: T or float.
+template <class T, class G>
+absl::Status AddPositionsBackward(Stream stream, TensorView<const T> dy, Gradient<T> dx, Gradient<G> dtable);
+
+}  // namespace reprise::kernels
+
+#endif  // REPRISE_KERNELS_EMBEDDING_H_

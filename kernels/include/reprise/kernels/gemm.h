@@ -1,0 +1,23 @@
+// General matrix product.
+#ifndef REPRISE_KERNELS_GEMM_H_
+#define REPRISE_KERNELS_GEMM_H_
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "reprise/core/compute.h"
+#include "reprise/kernels/arguments.h"
+
+namespace reprise::kernels {
+
+enum class Transpose : uint8_t { kNo, kYes };
+
+// c = op(a) op(b), or c += op(a) op(b) for WriteMode::kAdd; op transposes the matrix or not. Sums are in float.
+// T: float or BFloat16; C: T or float.
+template <class T, class C>
+absl::Status Gemm(Stream stream, TensorView<const T> a, Transpose transpose_a, TensorView<const T> b,
+                  Transpose transpose_b, WriteMode mode, TensorView<C> c);
+
+}  // namespace reprise::kernels
+
+#endif  // REPRISE_KERNELS_GEMM_H_

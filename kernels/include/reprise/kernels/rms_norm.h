@@ -1,0 +1,22 @@
+// Root-mean-square normalisation of rows.
+#ifndef REPRISE_KERNELS_RMS_NORM_H_
+#define REPRISE_KERNELS_RMS_NORM_H_
+
+#include "absl/status/status.h"
+#include "reprise/core/compute.h"
+#include "reprise/kernels/arguments.h"
+
+namespace reprise::kernels {
+
+// y = gain x / sqrt(mean(x^2) + epsilon), row by row; x and y [..., width], gain [width].
+template <class T>
+absl::Status RmsNorm(Stream stream, Input<T> x, Input<T> gain, TensorView<T> y, float epsilon);
+
+// Computes the row factors again from x. G: T or float.
+template <class T, class G>
+absl::Status RmsNormBackward(Stream stream, Input<T> dy, Input<T> x, Input<T> gain, float epsilon, Gradient<T> dx,
+                             Gradient<G> dgain);
+
+}  // namespace reprise::kernels
+
+#endif  // REPRISE_KERNELS_RMS_NORM_H_

@@ -1,0 +1,53 @@
+#include "reprise/kernels/pack.h"
+
+#include "kernels/checks.h"
+#include "kernels/elementwise.h"
+#include "reprise/core/status_macros.h"
+
+namespace reprise::kernels {
+namespace {
+
+// A dense gradient is one long row.
+PackArguments Flattened(PackArguments a) {
+  if (a.row_stride == a.columns) {
+    a.columns *= a.rows;
+    a.rows = 1;
+  }
+  return a;
+}
+
+template <class G, class W>
+void PackRows(const PackArguments& a) {
+  const G* gradient = static_cast<const G*>(a.gradient);
+  W* wire = static_cast<W*>(a.wire) + a.wire_element;
+  if (a.rows == 1) return CopyElements(a.columns, gradient, WriteMode::kAssign, wire);
+  ParallelForRanges(a.rows, RowGrain(a.columns), [&](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) {
+      CopyElements(a.columns, gradient + r * a.row_stride, WriteMode::kAssign, wire + r * a.columns);
+    }
+  });
+}
+
+}  // namespace
+
+absl::Status Pack(Stream stream, const PackArguments& arguments) {
+  const PackArguments& a = arguments;
+  REPRISE_RETURN_IF_ERROR(Checks("Pack")
+                              .AtLeast("rows", a.rows, 0)
+                              .AtLeast("columns", a.columns, 0)
+                              .AtLeast("row_stride", a.row_stride, a.rows > 1 ? a.columns : 0)
+                              .AtLeast("wire_element", a.wire_element, 0)
+                              .Address("gradient", a.gradient, a.rows * a.columns)
+                              .Address("wire", a.wire, a.rows * a.columns)
+                              .FloatingPoint("gradient_dtype", a.gradient_dtype)
+                              .FloatingPoint("wire_dtype", a.wire_dtype)
+                              .Done(stream));
+  stream.host_queue().Enqueue([a = Flattened(arguments)] {
+    WithFloatType(a.gradient_dtype, [&](auto gradient_type) {
+      WithFloatType(a.wire_dtype, [&](auto wire_type) { PackRows<decltype(gradient_type), decltype(wire_type)>(a); });
+    });
+  });
+  return absl::OkStatus();
+}
+
+}  // namespace reprise::kernels

@@ -1,0 +1,87 @@
+#include "kernels/parallel.h"
+
+#include <atomic>
+#include <condition_variable>
+#include <mutex>
+#include <thread>
+
+namespace reprise::kernels {
+namespace {
+
+// One ParallelFor. Lives on its caller's stack: the caller leaves only when no worker is using it.
+struct Region {
+  absl::FunctionRef<void(int64_t)> body;
+  const int64_t count;
+  std::atomic<int64_t> next = 0;
+  int workers = 0;  // guarded by Pool::mutex_
+};
+
+thread_local bool inside_region = false;
+
+void RunCalls(Region& region) {
+  inside_region = true;
+  for (int64_t i = region.next.fetch_add(1); i < region.count; i = region.next.fetch_add(1)) region.body(i);
+  inside_region = false;
+}
+
+class Pool {
+ public:
+  Pool() {
+    const int threads = std::min(16u, std::max(1u, std::thread::hardware_concurrency()));
+    for (int i = 1; i < threads; ++i) std::thread([this] { Work(); }).detach();
+  }
+
+  // False, with nothing run, if another thread has the pool.
+  bool TryRun(Region& region) {
+    {
+      std::lock_guard lock(mutex_);
+      if (region_ != nullptr) return false;
+      region_ = &region;
+      ++generation_;
+    }
+    wake_.notify_all();
+    RunCalls(region);
+    std::unique_lock lock(mutex_);
+    // No worker joins from here on; in a forked child, which has no workers, none ever did.
+    open_ = false;
+    done_.wait(lock, [&] { return region.workers == 0; });
+    region_ = nullptr;
+    open_ = true;
+    return true;
+  }
+
+ private:
+  void Work() {
+    int64_t seen = 0;
+    std::unique_lock lock(mutex_);
+    while (true) {
+      wake_.wait(lock, [&] { return region_ != nullptr && open_ && generation_ != seen; });
+      seen = generation_;
+      Region& region = *region_;
+      ++region.workers;
+      lock.unlock();
+      RunCalls(region);
+      lock.lock();
+      if (--region.workers == 0) done_.notify_one();
+    }
+  }
+
+  std::mutex mutex_;
+  std::condition_variable wake_, done_;
+  Region* region_ = nullptr;
+  bool open_ = true;
+  int64_t generation_ = 0;
+};
+
+}  // namespace
+
+void ParallelFor(int64_t count, absl::FunctionRef<void(int64_t)> body) {
+  if (count > 1 && !inside_region) {
+    static Pool& pool = *new Pool;  // never destroyed: its threads may outlive every static object
+    Region region{body, count};
+    if (pool.TryRun(region)) return;
+  }
+  for (int64_t i = 0; i < count; ++i) body(i);
+}
+
+}  // namespace reprise::kernels

@@ -1,0 +1,51 @@
+#include "kernels/checks.h"
+#include "kernels/elementwise.h"
+#include "reprise/core/status_macros.h"
+#include "reprise/kernels/activations.h"
+
+namespace reprise::kernels {
+namespace {
+
+// Compared so that a NaN is kept.
+void PositivePart(const float* x, float* y, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) y[i] = x[i] <= 0.0f ? 0.0f : x[i];
+}
+
+void ReluGradient(const float* dy, const float* x, float* dx, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) dx[i] = x[i] <= 0.0f ? 0.0f : dy[i];
+}
+
+}  // namespace
+
+template <class T>
+absl::Status Relu(Stream stream, Input<T> x, TensorView<T> y) {
+  REPRISE_RETURN_IF_ERROR(Checks("Relu").Present("x", x).Present("y", y).Same("y", y, "x", x).Done(stream));
+  stream.host_queue().Enqueue([count = x.num_elements(), x = x.data, y = y.data] {
+    MapElements(count, x, WriteMode::kAssign, y, PositivePart);
+  });
+  return absl::OkStatus();
+}
+
+template <class T>
+absl::Status ReluBackward(Stream stream, Input<T> dy, Input<T> x, Gradient<T> dx) {
+  REPRISE_RETURN_IF_ERROR(Checks("ReluBackward")
+                              .Present("dy", dy)
+                              .Present("x", x)
+                              .Same("dy", dy, "x", x)
+                              .Wanted("dx", dx, "x", x)
+                              .Done(stream));
+  if (!dx) return absl::OkStatus();
+  stream.host_queue().Enqueue([count = x.num_elements(), dy = dy.data, x = x.data, mode = dx.mode, dx = dx.data] {
+    MapElements(count, dy, x, mode, dx, ReluGradient);
+  });
+  return absl::OkStatus();
+}
+
+#define REPRISE_INSTANTIATE(T)                                 \
+  template absl::Status Relu(Stream, Input<T>, TensorView<T>); \
+  template absl::Status ReluBackward(Stream, Input<T>, Input<T>, Gradient<T>);
+REPRISE_INSTANTIATE(float)
+REPRISE_INSTANTIATE(BFloat16)
+#undef REPRISE_INSTANTIATE
+
+}  // namespace reprise::kernels

@@ -1,0 +1,46 @@
+#include "reprise/kernels/residual.h"
+
+#include "kernels/checks.h"
+#include "kernels/elementwise.h"
+#include "reprise/core/status_macros.h"
+
+namespace reprise::kernels {
+
+template <class T>
+absl::Status Add(Stream stream, Input<T> a, Input<T> b, TensorView<T> y) {
+  REPRISE_RETURN_IF_ERROR(Checks("Add")
+                              .Present("a", a)
+                              .Present("b", b)
+                              .Present("y", y)
+                              .Same("b", b, "a", a)
+                              .Same("y", y, "a", a)
+                              .Done(stream));
+  stream.host_queue().Enqueue([count = a.num_elements(), a = a.data, b = b.data, y = y.data] {
+    MapElements(count, a, b, WriteMode::kAssign, y, [](const float* a, const float* b, float* y, int64_t n) {
+      for (int64_t i = 0; i < n; ++i) y[i] = a[i] + b[i];
+    });
+  });
+  return absl::OkStatus();
+}
+
+template <class T>
+absl::Status AddBackward(Stream stream, Input<T> dy, Gradient<T> da, Gradient<T> db) {
+  REPRISE_RETURN_IF_ERROR(
+      Checks("AddBackward").Present("dy", dy).Wanted("da", da, "dy", dy).Wanted("db", db, "dy", dy).Done(stream));
+  for (const Gradient<T>& gradient : {da, db}) {
+    if (!gradient) continue;
+    stream.host_queue().Enqueue([count = dy.num_elements(), dy = dy.data, mode = gradient.mode, out = gradient.data] {
+      CopyElements(count, dy, mode, out);
+    });
+  }
+  return absl::OkStatus();
+}
+
+#define REPRISE_INSTANTIATE(T)                                          \
+  template absl::Status Add(Stream, Input<T>, Input<T>, TensorView<T>); \
+  template absl::Status AddBackward(Stream, Input<T>, Gradient<T>, Gradient<T>);
+REPRISE_INSTANTIATE(float)
+REPRISE_INSTANTIATE(BFloat16)
+#undef REPRISE_INSTANTIATE
+
+}  // namespace reprise::kernels

@@ -1,0 +1,101 @@
+#include "reprise/kernels/step.h"
+
+#include <atomic>
+#include <cmath>
+#include <cstring>
+
+#include "kernels/checks.h"
+#include "reprise/core/status_macros.h"
+
+namespace reprise::kernels {
+namespace {
+
+// After loss_total and norm_squared are final.
+StepMetrics MetricsOf(const ControlBlock& control, const StepState& state, int world_size) {
+  const double divisor = static_cast<double>(control.gradient_divisor) * control.loss_scale;
+  const double losses = static_cast<double>(world_size) * control.microbatches;
+  return {.step = control.step,
+          .loss = static_cast<float>(state.loss_total / losses),
+          .gradient_norm = static_cast<float>(std::sqrt(state.norm_squared) / divisor),
+          .loss_scale = control.loss_scale,
+          .skipped = state.skip != 0};
+}
+
+}  // namespace
+
+absl::Status NextMicrobatch(Stream stream, ControlBlock* control, int count) {
+  REPRISE_RETURN_IF_ERROR(Checks("NextMicrobatch").Address("control", control).AtLeast("count", count, 1).Done(stream));
+  stream.host_queue().Enqueue([=] {
+    control->microbatch = control->next_microbatch;
+    control->next_microbatch += count;
+    control->input = control->next_input;
+    control->next_input += count;
+    control->random_offset = control->next_random_offset;
+    control->next_random_offset += static_cast<uint64_t>(count);
+  });
+  return absl::OkStatus();
+}
+
+absl::Status StageInput(Stream stream, const StageInputArguments& arguments) {
+  REPRISE_RETURN_IF_ERROR(
+      Checks("StageInput")
+          .Address("control", arguments.control)
+          .AtLeast("position", arguments.position, 0)
+          .AtLeast("slots", arguments.slots, 1)
+          .AtLeast("num_bytes", arguments.num_bytes, 0)
+          .AtLeast("slot_stride", arguments.slot_stride, arguments.slots > 1 ? arguments.num_bytes : 0)
+          .Address("staging", arguments.staging, arguments.num_bytes)
+          .Address("destination", arguments.destination, arguments.num_bytes)
+          .Done(stream));
+  if (arguments.num_bytes == 0) return absl::OkStatus();
+  stream.host_queue().Enqueue([a = arguments] {
+    const int64_t slot = (a.control->input + a.position) % a.slots;
+    std::memcpy(a.destination, a.staging + slot * a.slot_stride, static_cast<size_t>(a.num_bytes));
+  });
+  return absl::OkStatus();
+}
+
+absl::Status RecordLoss(Stream stream, StepState* step_state, const float* loss) {
+  REPRISE_RETURN_IF_ERROR(Checks("RecordLoss").Address("step_state", step_state).Address("loss", loss).Done(stream));
+  stream.host_queue().Enqueue([=] { step_state->loss_sum += *loss; });
+  return absl::OkStatus();
+}
+
+absl::Status FinishNorm(Stream stream, StepState* step_state, const double* partials, int world_size) {
+  REPRISE_RETURN_IF_ERROR(Checks("FinishNorm")
+                              .Address("step_state", step_state)
+                              .Address("partials", partials)
+                              .AtLeast("world_size", world_size, 1)
+                              .Done(stream));
+  stream.host_queue().Enqueue([=] {
+    double norm_squared = 0, loss_total = 0;
+    for (int rank = 0; rank < world_size; ++rank) {
+      norm_squared += partials[2 * rank];
+      loss_total += partials[2 * rank + 1];
+    }
+    step_state->norm_squared = norm_squared;
+    step_state->loss_total = loss_total;
+    step_state->skip = std::isfinite(norm_squared) ? 0 : 1;
+    if (step_state->skip == 0) ++step_state->optimizer_steps;
+  });
+  return absl::OkStatus();
+}
+
+absl::Status PublishMetrics(Stream stream, const ControlBlock* control, StepState* step_state, MetricsRing* ring,
+                            int world_size) {
+  REPRISE_RETURN_IF_ERROR(Checks("PublishMetrics")
+                              .Address("control", control)
+                              .Address("step_state", step_state)
+                              .Address("ring", ring)
+                              .AtLeast("world_size", world_size, 1)
+                              .Done(stream));
+  stream.host_queue().Enqueue([=] {
+    ring->entries[control->step % kMetricsRingSize] = MetricsOf(*control, *step_state, world_size);
+    // The host polls `published` while steps run, and reads the entry after it.
+    std::atomic_ref(ring->published).fetch_add(1, std::memory_order_release);
+    step_state->loss_sum = 0;
+  });
+  return absl::OkStatus();
+}
+
+}  // namespace reprise::kernels

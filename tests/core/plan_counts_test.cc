@@ -1,0 +1,83 @@
+// How many collectives a step of equal units takes: the figures that the schedule promises.
+#include <algorithm>
+#include <tuple>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "reprise/core/planner.h"
+#include "reprise/core/stack_model.h"
+
+namespace reprise {
+namespace {
+
+PlanSummary Step(int units, int microbatches, const PlanOptions& options) {
+  const absl::StatusOr<Model> model = StackModel(units, {16, 16}, DType::kBFloat16, 4);
+  EXPECT_TRUE(model.ok()) << model.status();
+  const absl::StatusOr<Plan> plan = PlanTraining(*model, 2, options);
+  EXPECT_TRUE(plan.ok()) << plan.status();
+  if (!plan.ok()) return {};
+  const absl::StatusOr<PlanSummary> summary = Summarize(*plan, microbatches);
+  EXPECT_TRUE(summary.ok()) << summary.status();
+  return summary.value_or(PlanSummary{});
+}
+
+TEST(PlanCountsTest, FoundingFigures) {
+  const PlanOptions off{.residency = Residency::kOff};
+  EXPECT_EQ(Step(4, 1, off).all_gathers, 8);
+  EXPECT_EQ(Step(4, 1, off).reduce_scatters, 4);
+  EXPECT_EQ(Step(4, 2, off).all_gathers, 16);
+  EXPECT_EQ(Step(4, 2, off).reduce_scatters, 8);
+  for (int per_graph : {1, 2}) {
+    const PlanSummary on = Step(4, 2, {.weight_slots = 2, .microbatches_per_graph = per_graph});
+    EXPECT_EQ(on.all_gathers, 10) << per_graph;
+    EXPECT_EQ(on.reduce_scatters, 8) << per_graph;
+  }
+}
+
+class StepOfEqualUnits : public ::testing::TestWithParam<std::tuple<int, int, int>> {};
+
+INSTANTIATE_TEST_SUITE_P(All, StepOfEqualUnits,
+                         ::testing::Combine(::testing::Range(1, 9), ::testing::Range(1, 9), ::testing::Range(1, 9)),
+                         [](const auto& info) {
+                           return absl::StrCat("units", std::get<0>(info.param), "microbatches",
+                                               std::get<1>(info.param), "slots", std::get<2>(info.param));
+                         });
+
+TEST_P(StepOfEqualUnits, ResidencyGathersTwicePerUseLessWhatStays) {
+  const auto [units, microbatches, slots] = GetParam();
+  const int expected = 2 * units * microbatches - std::min(slots, units) * (2 * microbatches - 1);
+  for (int per_graph = 1; per_graph <= microbatches; ++per_graph) {
+    if (microbatches % per_graph != 0) continue;
+    const PlanSummary step = Step(units, microbatches, {.weight_slots = slots, .microbatches_per_graph = per_graph});
+    EXPECT_EQ(step.all_gathers, expected) << "graphs of " << per_graph;
+    EXPECT_EQ(step.reduce_scatters, units * microbatches) << "graphs of " << per_graph;
+  }
+}
+
+TEST_P(StepOfEqualUnits, WithoutResidencyEveryUseGathers) {
+  const auto [units, microbatches, slots] = GetParam();
+  for (int per_graph : {1, microbatches}) {
+    const PlanSummary step =
+        Step(units, microbatches,
+             {.weight_slots = slots, .microbatches_per_graph = per_graph, .residency = Residency::kOff});
+    EXPECT_EQ(step.all_gathers, 2 * units * microbatches) << "graphs of " << per_graph;
+    EXPECT_EQ(step.reduce_scatters, units * microbatches) << "graphs of " << per_graph;
+  }
+}
+
+TEST_P(StepOfEqualUnits, OnePerStepReducesEachUnitOnce) {
+  const auto [units, microbatches, slots] = GetParam();
+  const PlanSummary step = Step(units, microbatches, {.weight_slots = slots, .reduce = Reduce::kOncePerStep});
+  EXPECT_EQ(step.reduce_scatters, units);
+  EXPECT_EQ(step.all_gathers, 2 * units * microbatches - std::min(slots, units) * (2 * microbatches - 1));
+}
+
+TEST_P(StepOfEqualUnits, ACarriedTailLosesNoReduction) {
+  const auto [units, microbatches, slots] = GetParam();
+  const PlanSummary step = Step(units, microbatches, {.weight_slots = slots, .tail = Tail::kCarried});
+  EXPECT_EQ(step.reduce_scatters, units * microbatches);
+}
+
+}  // namespace
+}  // namespace reprise

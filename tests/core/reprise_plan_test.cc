@@ -1,0 +1,182 @@
+// The tool as its users run it: its flags, its output and its exit codes.
+#include <algorithm>
+#include <cstdio>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+#include "reprise/core/planner.h"
+#include "reprise/core/stack_model.h"
+#include "tests/testing/run_executable.h"
+
+namespace reprise {
+namespace {
+
+using ::testing::HasSubstr;
+using testing::Run;
+using ::testing::StartsWith;
+
+Run Tool(const std::string& flags) { return testing::RunExecutable(REPRISE_PLAN, flags + " 2>/dev/null"); }
+// What it prints on the standard error.
+Run ToolErrors(const std::string& flags) { return testing::RunExecutable(REPRISE_PLAN, flags + " 2>&1 >/dev/null"); }
+
+constexpr char kSmall[] = "--stack=2 --param_shape=64x64 --tokens=8 ";
+
+Plan SmallPlan(const PlanOptions& options, int world_size = 2) {
+  const absl::StatusOr<Model> model = StackModel(2, {64, 64}, DType::kBFloat16, 8);
+  EXPECT_TRUE(model.ok()) << model.status();
+  const absl::StatusOr<Plan> plan = PlanTraining(*model, world_size, options);
+  EXPECT_TRUE(plan.ok()) << plan.status();
+  return *plan;
+}
+
+TEST(ReprisePlanTest, PrintsTheFormAskedFor) {
+  const Plan plan = SmallPlan({});
+  EXPECT_EQ(Tool(absl::StrCat(kSmall, "--format=text")).output, ToText(plan));
+  EXPECT_EQ(Tool(absl::StrCat(kSmall, "--format=dot")).output, ToDot(plan));
+  EXPECT_EQ(Tool(absl::StrCat(kSmall, "--format=json --microbatches=3")).output, *ToJson(plan, 3));
+  EXPECT_EQ(Tool(kSmall).output, Tool(absl::StrCat(kSmall, "--format=summary")).output);
+}
+
+TEST(ReprisePlanTest, EveryFlagReachesThePlan) {
+  struct Case {
+    const char* flags;
+    PlanOptions options;
+    int world_size = 2;
+  };
+  const std::vector<Case> cases = {
+      {"--world_size=3", {}, 3},
+      {"--prefetch_depth=0", {.prefetch_depth = 0}},
+      {"--weight_slots=1", {.weight_slots = 1}},
+      {"--gradient_slots=3", {.gradient_slots = 3}},
+      {"--microbatches_per_graph=2 --microbatches=4", {.microbatches_per_graph = 2}},
+      {"--residency=on", {.residency = Residency::kKeep}},
+      {"--residency=off", {.residency = Residency::kOff}},
+      {"--reduce=each", {.reduce = Reduce::kEveryMicrobatch}},
+      {"--reduce=last", {.reduce = Reduce::kOncePerStep}},
+      {"--tail=graph", {.tail = Tail::kInGraph}},
+      {"--tail=carried", {.tail = Tail::kCarried}},
+      {"--transport=auto", {.transport = Transport::kAuto}},
+      {"--transport=default", {.transport = Transport::kDefault}},
+      {"--transport=symmetric", {.transport = Transport::kSymmetric}},
+      {"--transport=copy_engine", {.transport = Transport::kCopyEngine}},
+      {"--wire=f32", {.wire = DType::kFloat32}},
+      {"--master=bf16", {.master = DType::kBFloat16}},
+      {"--noverify", {}},
+      {"--verify=true", {}},
+  };
+  for (const Case& c : cases) {
+    const Run run = Tool(absl::StrCat(kSmall, c.flags, " --format=text"));
+    EXPECT_EQ(run.exit_code, 0) << c.flags;
+    EXPECT_EQ(run.output, ToText(SmallPlan(c.options, c.world_size))) << c.flags;
+  }
+}
+
+TEST(ReprisePlanTest, ForwardPlansHaveNoBackward) {
+  const Run run = Tool(absl::StrCat(kSmall, "--forward --format=text"));
+  EXPECT_EQ(run.exit_code, 0);
+  EXPECT_EQ(run.output, ToText(*PlanForward(*StackModel(2, {64, 64}, DType::kBFloat16, 8), 2, {})));
+}
+
+TEST(ReprisePlanTest, ReadsAModelFile) {
+  const Model model = *StackModel(3, {32, 32}, DType::kFloat32, 4);
+  const std::string path = absl::StrCat(::testing::TempDir(), "/reprise_plan_test_model.json");
+  std::ofstream(path) << model.ToJson();
+  EXPECT_EQ(Tool(absl::StrCat("--model=", path, " --format=text")).output, ToText(*PlanTraining(model, 2, {})));
+  std::remove(path.c_str());
+}
+
+// The founding figures: four equal units, two weight slots, two microbatches.
+TEST(ReprisePlanTest, JsonSummaryHasTheStepsCounts) {
+  const Run run = Tool("--stack=4 --microbatches=2 --format=json");
+  ASSERT_EQ(run.exit_code, 0);
+  const nlohmann::json summary = nlohmann::json::parse(run.output)["summary"];
+  EXPECT_EQ(summary["all_gathers"], 10);
+  EXPECT_EQ(summary["reduce_scatters"], 8);
+  EXPECT_EQ(summary["world_size"], 2);
+  EXPECT_EQ(summary["microbatches"], 2);
+  EXPECT_EQ(summary["fingerprint"].get<std::string>().size(), 32u);
+  for (const char* key : {"commands", "waits", "persistent_bytes", "transient_bytes", "transient_lower_bound_bytes"}) {
+    EXPECT_GT(summary[key].get<int64_t>(), 0) << key;
+  }
+}
+
+TEST(ReprisePlanTest, SummaryShowsNumbersAndGiB) {
+  const std::string output = Tool("--stack=4 --microbatches=2").output;
+  for (const char* line :
+       {"\nunits                                          4\n", "\nparameters                                     4\n",
+        "\nparameter elements                    1073741824\n",
+        "\nparameter bytes                       2147483648         2.000 GiB\n",
+        "\nall_gathers                                   10\n", "\nreduce_scatters                                8\n",
+        "\nweights bytes                         1073741824         1.000 GiB\n"}) {
+    EXPECT_THAT("\n" + output, HasSubstr(line));
+  }
+  EXPECT_THAT(output, HasSubstr("\ntransient / lower bound"));
+  EXPECT_THAT(output, HasSubstr("\nfingerprint "));
+}
+
+TEST(ReprisePlanTest, HelpShowsExamplesAndFlags) {
+  const std::string help = Tool("--help").output;
+  for (const char* part : {"reprise_plan --stack=4", "--model", "--weight_slots", "--format", "copy_engine"}) {
+    EXPECT_THAT(help, HasSubstr(part));
+  }
+}
+
+TEST(ReprisePlanTest, RefusesBadFlagsInOneLineWithARemedy) {
+  struct Case {
+    const char* flags;
+    const char* what;
+    const char* remedy;
+  };
+  const std::vector<Case> cases = {
+      {"", "neither of --model and --stack", "give one"},
+      {"--stack=2 --model=x.json", "both of --model and --stack", "give one"},
+      {"--model=/nonexistent/x.json", "/nonexistent/x.json (No such file", "give the path"},
+      {"--model=/", "(Is a directory", "give the path"},
+      {"--stack=0", "stack of 0 units", "at least 1"},
+      {"--stack=-1", "stack of -1 units", "at least 1"},
+      {"--stack=two", "--stack=two", "--help"},
+      {"--stack=99999999999", "--stack=99999999999", "--help"},
+      {"--stack=2 --param_shape=64", "rank 1", "{rows, columns}"},
+      {"--stack=2 --param_shape=64x", "--param_shape is \"64x\"", "such as 16384x16384"},
+      {"--stack=2 --param_shape=axb", "--param_shape is \"axb\"", "such as 16384x16384"},
+      {"--stack=2 --param_shape=-4x4", "-4", ";"},
+      {"--stack=2 --dtype=f16", "--dtype is \"f16\"", "give one of: bf16, f32"},
+      {"--stack=2 --tokens=-1", "-1", ";"},
+      {"--stack=2 --world_size=0", "0", ";"},
+      {"--stack=2 --microbatches=0", "0 microbatches", "positive multiple of 1"},
+      {"--stack=2 --microbatches=3 --microbatches_per_graph=2", "3 microbatches", "positive multiple of 2"},
+      {"--stack=2 --microbatches_per_graph=0", "microbatches_per_graph is 0", "at least 1"},
+      {"--stack=2 --weight_slots=0", "weight_slots is 0", "at least 1"},
+      {"--stack=2 --gradient_slots=-3", "gradient_slots is -3", "at least 1"},
+      {"--stack=2 --prefetch_depth=-1", "prefetch_depth is -1", "at least 0"},
+      {"--stack=2 --residency=maybe", "--residency is \"maybe\"", "give one of: on, off"},
+      {"--stack=2 --reduce=never", "--reduce is \"never\"", "give one of: each, last"},
+      {"--stack=2 --tail=none", "--tail is \"none\"", "give one of: graph, carried"},
+      {"--stack=2 --transport=ib", "--transport is \"ib\"", "give one of: auto, default, symmetric, copy_engine"},
+      {"--stack=2 --wire=i32", "--wire is \"i32\"", "give one of: bf16, f32"},
+      {"--stack=2 --master=u8", "--master is \"u8\"", "give one of: bf16, f32"},
+      {"--stack=2 --format=xml", "--format is \"xml\"", "give one of: summary, text, json, dot"},
+      {"--stack=2 --verify=maybe", "--verify=maybe", "--help"},
+      {"--stack=2 --reduce=last --tail=carried", "kOncePerStep", "choose one"},
+      {"--stack=2 --slots=2", "no flag --slots", "--help"},
+      {"--stack=2 text", "\"text\" is not a flag", "--name=value"},
+      {"--stack", "--stack lacks a value", "--help"},
+  };
+  for (const Case& c : cases) {
+    const Run run = ToolErrors(c.flags);
+    EXPECT_EQ(run.exit_code, 2) << c.flags;
+    EXPECT_THAT(run.output, StartsWith("reprise_plan: ")) << c.flags;
+    EXPECT_THAT(run.output, HasSubstr(c.what)) << c.flags;
+    EXPECT_THAT(run.output, HasSubstr(c.remedy)) << c.flags;
+    EXPECT_EQ(std::count(run.output.begin(), run.output.end(), '\n'), 1) << c.flags << "\n" << run.output;
+    EXPECT_EQ(Tool(c.flags).output, "") << c.flags;
+  }
+}
+
+}  // namespace
+}  // namespace reprise

@@ -1,0 +1,88 @@
+// A world of host ranks whose memory can run out and whose replays can fail, and that counts what it gives.
+#ifndef REPRISE_TESTS_GRAPH_BREAKABLE_WORLD_H_
+#define REPRISE_TESTS_GRAPH_BREAKABLE_WORLD_H_
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "reprise/core/status_macros.h"
+#include "reprise/graph/host_world.h"
+
+namespace reprise::testing {
+
+class BreakableWorld : public World {
+ public:
+  explicit BreakableWorld(int size) : inner_(*CreateHostWorld({.size = size})) {}
+
+  // The error of every replay from then on.
+  void BreakReplays(absl::Status error) { *replay_error_ = std::move(error); }
+  // Allocations fail once they would come to more.
+  void LimitBytes(int64_t num_bytes) { limit_ = num_bytes; }
+  int64_t allocated_bytes() const { return allocated_; }
+
+  int size() const override { return inner_->size(); }
+  absl::Span<const int> local_ranks() const override { return inner_->local_ranks(); }
+  absl::StatusOr<std::shared_ptr<MemoryBlock>> Allocate(MemoryKind kind, int64_t num_bytes) override {
+    if (allocated_ + num_bytes > limit_) {
+      return absl::ResourceExhaustedError(absl::StrCat("no room for ", num_bytes, " bytes"));
+    }
+    allocated_ += num_bytes;
+    return inner_->Allocate(kind, num_bytes);
+  }
+  absl::Status CopyToRank(int local, void* destination, const void* source, int64_t num_bytes) override {
+    return inner_->CopyToRank(local, destination, source, num_bytes);
+  }
+  absl::Status CopyToHost(int local, void* destination, const void* source, int64_t num_bytes) override {
+    return inner_->CopyToHost(local, destination, source, num_bytes);
+  }
+  absl::Status FillBytes(int local, void* destination, uint8_t value, int64_t num_bytes) override {
+    return inner_->FillBytes(local, destination, value, num_bytes);
+  }
+  absl::Status Synchronize() override { return inner_->Synchronize(); }
+  absl::StatusOr<std::vector<std::string>> ExchangeBytes(absl::Span<const std::string> one_per_local_rank) override {
+    return inner_->ExchangeBytes(one_per_local_rank);
+  }
+  absl::StatusOr<std::unique_ptr<Recorder>> NewRecorder(Execution execution,
+                                                        std::shared_ptr<const Bindings> bindings) override {
+    REPRISE_ASSIGN_OR_RETURN(std::unique_ptr<Recorder> recorder, inner_->NewRecorder(execution, std::move(bindings)));
+    return std::make_unique<BreakableRecorder>(std::move(recorder), replay_error_);
+  }
+
+ private:
+  class BreakableExecutable : public Executable {
+   public:
+    BreakableExecutable(std::unique_ptr<Executable> inner, std::shared_ptr<const absl::Status> error)
+        : inner_(std::move(inner)), error_(std::move(error)) {}
+    absl::Status Replay() override { return error_->ok() ? inner_->Replay() : *error_; }
+
+   private:
+    std::unique_ptr<Executable> inner_;
+    std::shared_ptr<const absl::Status> error_;
+  };
+  class BreakableRecorder : public Recorder {
+   public:
+    BreakableRecorder(std::unique_ptr<Recorder> inner, std::shared_ptr<const absl::Status> error)
+        : inner_(std::move(inner)), error_(std::move(error)) {}
+    absl::Status Begin(const Schedule& schedule) override { return inner_->Begin(schedule); }
+    absl::Status Record(CommandId id, const ScheduledCommand& command) override { return inner_->Record(id, command); }
+    absl::StatusOr<std::unique_ptr<Executable>> Finish() override {
+      REPRISE_ASSIGN_OR_RETURN(std::unique_ptr<Executable> executable, inner_->Finish());
+      return std::make_unique<BreakableExecutable>(std::move(executable), error_);
+    }
+
+   private:
+    std::unique_ptr<Recorder> inner_;
+    std::shared_ptr<const absl::Status> error_;
+  };
+
+  std::shared_ptr<World> inner_;
+  std::shared_ptr<absl::Status> replay_error_ = std::make_shared<absl::Status>();
+  int64_t limit_ = int64_t{1} << 40, allocated_ = 0;
+};
+
+}  // namespace reprise::testing
+
+#endif  // REPRISE_TESTS_GRAPH_BREAKABLE_WORLD_H_

@@ -1,0 +1,478 @@
+// Every refusal of the sessions, by its code and words.
+#include <cmath>
+#include <functional>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "reprise/graph/forward_session.h"
+#include "reprise/graph/host_world.h"
+#include "reprise/graph/train_session.h"
+#include "tests/graph/breakable_world.h"
+#include "tests/graph/session_testing.h"
+#include "tests/testing/status_matchers.h"
+
+namespace reprise {
+namespace {
+
+using testing::BreakableWorld;
+using testing::Dot;
+using testing::DotOptions;
+using ::testing::HasSubstr;
+using testing::IsOk;
+using testing::MakeDot;
+using testing::StatusIs;
+
+constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
+constexpr auto kPrecondition = absl::StatusCode::kFailedPrecondition;
+
+// A dot product of 5 elements on two ranks.
+class SessionErrorsTest : public ::testing::Test {
+ protected:
+  absl::StatusOr<std::unique_ptr<TrainSession>> Train(const Dot& dot, TrainOptions options) {
+    REPRISE_ASSIGN_OR_RETURN(parameters_, ShardedParameters::Create(world_, dot.model));
+    REPRISE_RETURN_IF_ERROR(parameters_->Initialize(Constant(1)));
+    return TrainSession::Create(parameters_, dot.model, dot.compute, std::move(options));
+  }
+  void Start(TrainOptions options = {}, const DotOptions& dot_options = {}) {
+    dot_ = MakeDot(dot_options);
+    absl::StatusOr<std::unique_ptr<TrainSession>> session = Train(dot_, std::move(options));
+    ASSERT_THAT(session, IsOk());
+    session_ = *std::move(session);
+  }
+  absl::Status Copy(int rank, size_t size = 5) {
+    return session_->CopyInput<float>(rank, dot_.x, std::vector<float>(size, 1.0f));
+  }
+  void RunMicrobatch() {
+    for (int rank = 0; rank < 2; ++rank) ASSERT_THAT(Copy(rank), IsOk());
+    ASSERT_THAT(session_->RunMicrobatch(), IsOk());
+  }
+  // The refusals before it have changed nothing.
+  void ExpectStepWorks() {
+    ASSERT_THAT(session_->BeginStep({}), IsOk());
+    RunMicrobatch();
+    ASSERT_THAT(session_->EndStep(), IsOk());
+  }
+
+  std::shared_ptr<BreakableWorld> world_ = std::make_shared<BreakableWorld>(2);
+  std::shared_ptr<ShardedParameters> parameters_;
+  Dot dot_;
+  std::unique_ptr<TrainSession> session_;
+};
+
+// ---- options ----
+
+TEST_F(SessionErrorsTest, TrainOptionsOutOfRange) {
+  const struct {
+    TrainOptions options;
+    const char* words;
+  } cases[] = {
+      {{.optimizer = AdamW{.beta1 = 1}}, "AdamW::beta1 is 1 but must be in [0, 1)"},
+      {{.optimizer = AdamW{.beta2 = -0.5f}}, "AdamW::beta2 is -0.5 but must be in [0, 1)"},
+      {{.optimizer = AdamW{.epsilon = 0}}, "AdamW::epsilon is 0 but must be positive"},
+      {{.optimizer = AdamW{.weight_decay = -1}}, "AdamW::weight_decay is -1"},
+      {{.optimizer = Sgd{.momentum = 2}}, "Sgd::momentum is 2"},
+      {{.optimizer = Sgd{.weight_decay = std::nanf("")}}, "Sgd::weight_decay is nan"},
+      {{.clip_norm = 0.0f}, "clip_norm is 0 but must be positive"},
+      {{.clip_norm = std::numeric_limits<float>::infinity()}, "clip_norm is inf"},
+      {{.loss_scale = 3}, "loss_scale is 3 but must be a power of two"},
+      {{.loss_scale = -2}, "loss_scale is -2 but must be a power of two"},
+      {{.run = {.plan = {.weight_slots = 0}}}, "weight_slots is 0"},
+  };
+  for (const auto& c : cases) EXPECT_THAT(Train(MakeDot(), c.options), StatusIs(kInvalid, HasSubstr(c.words)));
+}
+
+TEST_F(SessionErrorsTest, ComputeTablesThatDoNotFit) {
+  Dot dot = MakeDot();
+  dot.compute[dot.call].backward = nullptr;
+  EXPECT_THAT(Train(dot, {}), StatusIs(kInvalid, HasSubstr("call \"dot\" has no backward function; add it")));
+  dot.compute[dot.call].forward = nullptr;
+  EXPECT_THAT(Train(dot, {}), StatusIs(kInvalid, HasSubstr("call \"dot\" has no forward function; add it")));
+  dot.compute.clear();
+  EXPECT_THAT(Train(dot, {}), StatusIs(kInvalid, HasSubstr("call \"dot\" has no forward function; add it")));
+  dot = MakeDot();
+  dot.compute[CallId(7)] = dot.compute[dot.call];
+  EXPECT_THAT(Train(dot, {}), StatusIs(kInvalid, HasSubstr("entry for call 7, but the model's calls are 0 to 0")));
+}
+
+TEST_F(SessionErrorsTest, ExternalBuffersThatDoNotFit) {
+  alignas(16) float memory[4][8] = {};
+  const Dot dot = MakeDot({.size = 8, .external = true});
+  const auto expect = [&](std::vector<ExternalBuffer> buffers, const char* words, PlanOptions plan = {}) {
+    EXPECT_THAT(Train(dot, {.run = {.plan = plan, .external = std::move(buffers)}}),
+                StatusIs(kInvalid, HasSubstr(words)));
+  };
+  const ExternalBuffer good0 = {0, dot.x, memory[0], 32}, good1 = {1, dot.x, memory[1], 32};
+  EXPECT_THAT(Train(dot, {.run = {.external = {good0, good1}}}), IsOk());
+  expect({good0}, "external tensor \"x\" has no buffer on rank 1; add one");
+  expect({good0, good0, good1}, "tensor \"x\" on rank 0 is given twice");
+  expect({good0, {2, dot.x, memory[1], 32}}, "on rank 2: the local ranks are 0, 1");
+  expect({good0, {1, dot.x, memory[1], 31}}, "on rank 1 has 31 bytes, but the tensor needs 32");
+  expect({good0, {1, dot.x, nullptr, 32}}, "on rank 1 has a null address; give 32 bytes");
+  expect({good0, {1, dot.x, &memory[1][1], 32}}, "not a multiple of 16 bytes; align it");
+  expect({good0, good1, {0, dot.loss, memory[2], 4}}, "external buffer 2 is for tensor 1, which is not an external");
+  expect({good0, good1, {0, TensorId(9), memory[2], 4}}, "external buffer 2 is for tensor 9");
+  expect({good0, good1}, "holds one microbatch, but microbatches_per_graph is 2; set it to 1",
+         {.microbatches_per_graph = 2});
+}
+
+TEST_F(SessionErrorsTest, ExternalBuffersThatOverlap) {
+  ModelBuilder builder;
+  const TensorId a = builder.AddInput({.name = "a", .shape = {8}, .dtype = DType::kFloat32, .external = true});
+  const TensorId b = builder.AddOutput({.name = "b", .shape = {8}, .dtype = DType::kFloat32, .external = true});
+  const CallId call = builder.AddCall({.name = "copy", .inputs = {a}, .outputs = {b}});
+  const Model model = *builder.Build();
+  const ComputeTable compute = {{call, {.forward = [](ComputeContext&) { return absl::OkStatus(); }}}};
+  REPRISE_ASSERT_OK_AND_ASSIGN(parameters_, ShardedParameters::Create(world_, model));
+  alignas(16) float memory[4][8] = {};
+  const auto create = [&](void* b_of_rank1) {
+    return ForwardSession::Create(
+        parameters_, {{"copy", model, compute}},
+        {.external = {{0, a, memory[0], 32}, {0, b, memory[1], 32}, {1, a, memory[2], 32}, {1, b, b_of_rank1, 32}}});
+  };
+  EXPECT_THAT(create(memory[3]), IsOk());
+  EXPECT_THAT(create(&memory[2][4]),
+              StatusIs(kInvalid, HasSubstr("tensor \"b\" on rank 1 overlaps that of tensor \"a\"")));
+}
+
+TEST_F(SessionErrorsTest, ExternalBuffersInTheMemoryOfParameters) {
+  const Dot dot = MakeDot({.size = 8, .external = true});
+  REPRISE_ASSERT_OK_AND_ASSIGN(parameters_, ShardedParameters::Create(world_, dot.model));
+  alignas(16) float memory[8] = {};
+  EXPECT_THAT(
+      TrainSession::Create(parameters_, dot.model, dot.compute,
+                           {.run = {.external = {{0, dot.x, memory, 32},
+                                                 {1, dot.x, parameters_->memory(Storage::kWeights)->address(1), 32}}}}),
+      StatusIs(kInvalid, HasSubstr("tensor \"x\" on rank 1 overlaps the weights memory of the session")));
+}
+
+TEST_F(SessionErrorsTest, OtherParameters) {
+  REPRISE_ASSERT_OK_AND_ASSIGN(parameters_, ShardedParameters::Create(world_, MakeDot({.size = 6}).model));
+  const Dot dot = MakeDot();
+  EXPECT_THAT(TrainSession::Create(parameters_, dot.model, dot.compute, {}),
+              StatusIs(kInvalid, HasSubstr("f32 [5] in the model but \"w\"")));
+  EXPECT_THAT(TrainSession::Create(nullptr, dot.model, dot.compute, {}),
+              StatusIs(kInvalid, HasSubstr("no parameters")));
+  EXPECT_THAT(ForwardSession::Create(nullptr, {}, {}), StatusIs(kInvalid, HasSubstr("no parameters")));
+}
+
+TEST_F(SessionErrorsTest, MemoryThatIsNotThere) {
+  world_->LimitBytes(4096);
+  EXPECT_THAT(Train(MakeDot({.size = 2000}), {}),
+              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("no room for ")));
+}
+
+TEST_F(SessionErrorsTest, ErrorsOfComputeFunctionsNameTheCall) {
+  Dot dot = MakeDot();
+  dot.compute[dot.call].forward = [&dot](ComputeContext& c) {
+    c.output<float>(dot.x);
+    return absl::OkStatus();
+  };
+  EXPECT_THAT(Train(dot, {}).status().message(), HasSubstr("\"dot\""));
+  EXPECT_FALSE(Train(dot, {}).ok());
+}
+
+TEST_F(SessionErrorsTest, UnwrittenOutputsAreNamedOnRequest) {
+  Dot dot = MakeDot();
+  dot.compute[dot.call].forward = [](ComputeContext&) { return absl::OkStatus(); };
+  EXPECT_THAT(Train(dot, {}), IsOk());
+  const absl::Status status = Train(dot, {.run = {.check_writes = true}}).status();
+  EXPECT_FALSE(status.ok());
+  EXPECT_THAT(std::string(status.message()), ::testing::AllOf(HasSubstr("dot"), HasSubstr("loss")));
+}
+
+// ---- order of calls ----
+
+TEST_F(SessionErrorsTest, CallsOutsideAStep) {
+  Start();
+  EXPECT_THAT(session_->RunMicrobatch(),
+              StatusIs(kPrecondition, "RunMicrobatch: no step is open; call BeginStep first"));
+  EXPECT_THAT(session_->EndStep(), StatusIs(kPrecondition, "EndStep: no step is open; call BeginStep first"));
+  EXPECT_THAT(Copy(0), StatusIs(kPrecondition, "CopyInput: no step is open; call BeginStep first"));
+  EXPECT_THAT(session_->ReadGradient("w"),
+              StatusIs(kPrecondition, "ReadGradient: no step is open; call BeginStep first"));
+  EXPECT_THAT(session_->DiscardGradients(), StatusIs(kPrecondition, HasSubstr("DiscardGradients: no step is open")));
+  ExpectStepWorks();
+  EXPECT_THAT(session_->RunMicrobatch(), StatusIs(kPrecondition, HasSubstr("no step is open")));
+}
+
+TEST_F(SessionErrorsTest, CallsWithinAStep) {
+  Start();
+  ExpectStepWorks();
+  ASSERT_THAT(session_->BeginStep({.microbatches = 2}), IsOk());
+  RunMicrobatch();
+  EXPECT_THAT(session_->BeginStep({}), StatusIs(kPrecondition,
+                                                "BeginStep: 1 of 2 microbatches of step 1 have run; "
+                                                "call EndStep or DiscardGradients first"));
+  EXPECT_THAT(session_->MarkParametersChanged(),
+              StatusIs(kPrecondition, HasSubstr("MarkParametersChanged: 1 of 2 microbatches of step 1 have run")));
+  EXPECT_THAT(session_->EndStep(), StatusIs(kPrecondition, HasSubstr("EndStep: 1 of 2 microbatches of step 1 have run; "
+                                                                     "call RunMicrobatch for the rest")));
+  EXPECT_THAT(
+      session_->ReadGradient("w"),
+      StatusIs(kPrecondition, HasSubstr("ReadGradient: 1 of 2 microbatches of step 1 have run; call RunMicro")));
+  RunMicrobatch();
+  EXPECT_THAT(session_->RunMicrobatch(),
+              StatusIs(kPrecondition, "RunMicrobatch: 2 of 2 microbatches of step 1 have run; call EndStep"));
+  EXPECT_THAT(Copy(0), StatusIs(kPrecondition, "CopyInput: 2 of 2 microbatches of step 1 have run; call EndStep"));
+  EXPECT_THAT(session_->EndStep(), IsOk());
+  ExpectStepWorks();
+}
+
+TEST_F(SessionErrorsTest, MissingInputs) {
+  Start();
+  ASSERT_THAT(session_->BeginStep({.microbatches = 2}), IsOk());
+  EXPECT_THAT(session_->RunMicrobatch(), StatusIs(kPrecondition,
+                                                  "RunMicrobatch: microbatch 0 of step 0 lacks input \"x\" of rank 0; "
+                                                  "call CopyInput for it first"));
+  ASSERT_THAT(Copy(0), IsOk());
+  EXPECT_THAT(session_->RunMicrobatch(), StatusIs(kPrecondition, HasSubstr("lacks input \"x\" of rank 1")));
+  ASSERT_THAT(Copy(1), IsOk());
+  ASSERT_THAT(session_->RunMicrobatch(), IsOk());
+  EXPECT_THAT(session_->RunMicrobatch(), StatusIs(kPrecondition, HasSubstr("microbatch 1 of step 0 lacks input")))
+      << "inputs of the microbatch before do not count";
+  ASSERT_THAT(Copy(0), IsOk());
+  ASSERT_THAT(session_->DiscardGradients(), IsOk());
+  ASSERT_THAT(session_->BeginStep({}), IsOk());
+  ASSERT_THAT(Copy(1), IsOk());
+  EXPECT_THAT(session_->RunMicrobatch(), StatusIs(kPrecondition, HasSubstr("lacks input \"x\" of rank 0")))
+      << "inputs of a discarded step do not count";
+}
+
+TEST_F(SessionErrorsTest, InputsThatDoNotFit) {
+  Start();
+  ASSERT_THAT(session_->BeginStep({}), IsOk());
+  const std::vector<float> five(5);
+  EXPECT_THAT(Copy(2), StatusIs(kInvalid, "CopyInput: rank 2 is not driven by this process; its ranks are 0, 1"));
+  EXPECT_THAT(Copy(0, 4), StatusIs(kInvalid, HasSubstr("CopyInput: 4 values for input \"x\", which has 5 elements")));
+  EXPECT_THAT(session_->CopyInput<int32_t>(0, dot_.x, std::vector<int32_t>(5)),
+              StatusIs(kInvalid, HasSubstr("CopyInput: tensor \"x\" is f32, not i32")));
+  EXPECT_THAT(session_->CopyInput<float>(0, dot_.loss, five),
+              StatusIs(kInvalid, HasSubstr("CopyInput: tensor \"loss\" is not an input")));
+  EXPECT_THAT(session_->CopyInput<float>(0, TensorId(9), five),
+              StatusIs(kInvalid, HasSubstr("CopyInput: no tensor 9 among the model's 2")));
+  EXPECT_THAT(session_->CopyInput<float>(0, TensorId(), five), StatusIs(kInvalid, HasSubstr("no tensor -1")));
+}
+
+TEST_F(SessionErrorsTest, ExternalInputsAreNotCopied) {
+  alignas(16) float memory[2][8] = {};
+  dot_ = MakeDot({.size = 8, .external = true});
+  absl::StatusOr<std::unique_ptr<TrainSession>> session =
+      Train(dot_, {.run = {.external = {{0, dot_.x, memory[0], 32}, {1, dot_.x, memory[1], 32}}}});
+  ASSERT_THAT(session, IsOk());
+  session_ = *std::move(session);
+  ASSERT_THAT(session_->BeginStep({}), IsOk());
+  EXPECT_THAT(Copy(0, 8), StatusIs(kInvalid, HasSubstr("tensor \"x\" is external; write to its own memory")));
+}
+
+TEST_F(SessionErrorsTest, StepValuesOutOfRange) {
+  Start({.run = {.plan = {.microbatches_per_graph = 2}}, .loss_scale = 0x1p100f});
+  const struct {
+    StepValues values;
+    const char* words;
+  } cases[] = {
+      {{.learning_rate = -1, .microbatches = 2}, "BeginStep: learning_rate is -1"},
+      {{.learning_rate = std::nanf(""), .microbatches = 2}, "BeginStep: learning_rate is nan"},
+      {{.microbatches = 0}, "microbatches is 0 but must be a positive multiple of 2"},
+      {{.microbatches = -2}, "microbatches is -2 but"},
+      {{.microbatches = 3}, "microbatches is 3 but must be a positive multiple of 2"},
+      {{.microbatches = 2, .gradient_divisor = -1}, "gradient_divisor is -1"},
+      {{.microbatches = 2, .gradient_divisor = INFINITY}, "gradient_divisor is inf"},
+      {{.microbatches = 2, .gradient_divisor = 1e-300}, "outside the range of fp32"},
+      {{.microbatches = 2, .gradient_divisor = 1e9}, "gradient_divisor 1e+09 times loss_scale 1.26765e+30 is outside"},
+  };
+  for (const auto& c : cases) EXPECT_THAT(session_->BeginStep(c.values), StatusIs(kInvalid, HasSubstr(c.words)));
+  EXPECT_THAT(session_->BeginStep({.microbatches = 2}), IsOk());
+}
+
+TEST_F(SessionErrorsTest, ParametersChangedWithinAStep) {
+  Start();
+  ASSERT_THAT(session_->BeginStep({.microbatches = 2}), IsOk());
+  RunMicrobatch();
+  ASSERT_THAT(parameters_->Write("w", std::vector<float>(5, 2)), IsOk());
+  EXPECT_THAT(session_->RunMicrobatch(),
+              StatusIs(kPrecondition, HasSubstr("RunMicrobatch: parameters were changed during step 0 (version 2, the "
+                                                "step began with 1)")));
+  EXPECT_THAT(Copy(0), StatusIs(kPrecondition, HasSubstr("call DiscardGradients")));
+  EXPECT_THAT(session_->EndStep(), StatusIs(kPrecondition, HasSubstr("EndStep: parameters were changed")));
+  EXPECT_THAT(session_->ReadGradient("w"), StatusIs(kPrecondition, HasSubstr("ReadGradient: parameters were changed")));
+  EXPECT_THAT(session_->DiscardGradients(), IsOk());
+  ExpectStepWorks();
+}
+
+// ---- reading ----
+
+TEST_F(SessionErrorsTest, ReadsThatCannotBe) {
+  Start({}, {.with_others = true});
+  EXPECT_THAT(session_->ReadOutput<float>(0, dot_.loss),
+              StatusIs(kPrecondition, HasSubstr("ReadOutput: tensor \"loss\" has no value before the first replay")));
+  ASSERT_THAT(session_->BeginStep({}), IsOk());
+  RunMicrobatch();
+  EXPECT_THAT(session_->ReadOutput<float>(5, dot_.loss), StatusIs(kInvalid, HasSubstr("ReadOutput: rank 5 is not")));
+  EXPECT_THAT(session_->ReadOutput<BFloat16>(0, dot_.loss),
+              StatusIs(kInvalid, HasSubstr("ReadOutput: tensor \"loss\" is f32, not bf16")));
+  EXPECT_THAT(session_->ReadOutput<float>(0, dot_.x),
+              StatusIs(kInvalid, HasSubstr("ReadOutput: tensor \"x\" is neither output nor state")));
+  EXPECT_THAT(session_->ReadOutput<float>(0, TensorId(4)), StatusIs(kInvalid, HasSubstr("ReadOutput: no tensor 4")));
+  EXPECT_THAT(session_->ReadInputGradient<float>(0, dot_.x),
+              StatusIs(kInvalid, HasSubstr("ReadInputGradient: the gradient of tensor \"x\" is not kept")));
+  EXPECT_THAT(session_->ReadGradient("v"), StatusIs(absl::StatusCode::kNotFound, HasSubstr("no parameter \"v\"")));
+  EXPECT_THAT(session_->ReadGradient("frozen"),
+              StatusIs(kInvalid, HasSubstr("ReadGradient: parameter \"frozen\" is frozen")));
+  EXPECT_THAT(session_->EndStep(), IsOk());
+}
+
+// ---- failures ----
+
+TEST_F(SessionErrorsTest, AFailedReplayIsFinal) {
+  Start();
+  ExpectStepWorks();
+  ASSERT_THAT(session_->BeginStep({}), IsOk());
+  ASSERT_THAT(Copy(0), IsOk());
+  ASSERT_THAT(Copy(1), IsOk());
+  const absl::Status broken = absl::UnavailableError("the device is gone");
+  world_->BreakReplays(broken);
+  EXPECT_EQ(session_->RunMicrobatch(), broken);
+  world_->BreakReplays(absl::OkStatus());
+  EXPECT_EQ(session_->BeginStep({}), broken);
+  EXPECT_EQ(Copy(0), broken);
+  EXPECT_EQ(session_->RunMicrobatch(), broken);
+  EXPECT_EQ(session_->EndStep(), broken);
+  EXPECT_EQ(session_->DiscardGradients(), broken);
+  EXPECT_EQ(session_->MarkParametersChanged(), broken);
+  EXPECT_EQ(session_->Synchronize(), broken);
+  EXPECT_EQ(session_->ReadOutput<float>(0, dot_.loss).status(), broken);
+  EXPECT_EQ(session_->ReadGradient("w").status(), broken);
+}
+
+TEST_F(SessionErrorsTest, AFailedWarmUpLeavesNoSession) {
+  world_->BreakReplays(absl::UnavailableError("the device is gone"));
+  EXPECT_THAT(Train(MakeDot(), {}), StatusIs(absl::StatusCode::kUnavailable, HasSubstr("the device is gone")));
+}
+
+// ---- forward sessions ----
+
+class ForwardErrorsTest : public SessionErrorsTest {
+ protected:
+  absl::StatusOr<std::unique_ptr<ForwardSession>> Forward(const Dot& dot, std::vector<std::string> names,
+                                                          RunOptions run = {}, TrainSession* share = nullptr) {
+    std::vector<ForwardVariant> variants;
+    for (const std::string& name : names) variants.push_back({name, dot.model, dot.compute});
+    return ForwardSession::Create(parameters_, std::move(variants), std::move(run), share);
+  }
+  absl::Status CopyForward(int rank, int variant = 0) {
+    return forward_->CopyInput<float>(rank, variant, dot_.x, std::vector<float>(5, 1.0f));
+  }
+  void StartForward(TrainSession* share = nullptr) {
+    absl::StatusOr<std::unique_ptr<ForwardSession>> forward = Forward(dot_, {"one", "two"}, {}, share);
+    ASSERT_THAT(forward, IsOk());
+    forward_ = *std::move(forward);
+  }
+
+  std::unique_ptr<ForwardSession> forward_;
+};
+
+TEST_F(ForwardErrorsTest, VariantsThatDoNotFit) {
+  Start();
+  EXPECT_THAT(Forward(dot_, {}), StatusIs(kInvalid, HasSubstr("no variants; give at least one")));
+  EXPECT_THAT(Forward(dot_, {"a", "a"}), StatusIs(kInvalid, HasSubstr("variant name \"a\" is used twice")));
+  EXPECT_THAT(Forward(dot_, {""}), StatusIs(kInvalid, HasSubstr("is empty")));
+  EXPECT_THAT(Forward(MakeDot({.size = 6}), {"a"}), StatusIs(kInvalid, HasSubstr("f32 [6] in the model")));
+  EXPECT_THAT(Forward(dot_, {"a"}, {.plan = {.microbatches_per_graph = 2}}),
+              StatusIs(kInvalid, HasSubstr("one microbatch at a time, but microbatches_per_graph is 2")));
+  EXPECT_THAT(Forward(dot_, {"a"}, {.external = {{0, dot_.x, nullptr, 20}}}),
+              StatusIs(kInvalid, HasSubstr("external buffer 0 is for tensor 0, which is not an external tensor")));
+  Dot dot = dot_;
+  dot.compute[dot.call].backward = nullptr;
+  EXPECT_THAT(Forward(dot, {"a"}), IsOk()) << "backward is not needed";
+  dot.compute.clear();
+  EXPECT_THAT(Forward(dot, {"a"}), StatusIs(kInvalid, HasSubstr("call \"dot\" has no forward function")));
+}
+
+TEST_F(ForwardErrorsTest, CallsThatDoNotFit) {
+  Start();
+  StartForward();
+  EXPECT_THAT(forward_->Replay(2), StatusIs(kInvalid, "Replay: no variant 2; the session has 2, counted from 0"));
+  EXPECT_THAT(forward_->Replay(-1), StatusIs(kInvalid, HasSubstr("no variant -1")));
+  EXPECT_THAT(CopyForward(0, 3), StatusIs(kInvalid, HasSubstr("CopyInput: no variant 3")));
+  EXPECT_THAT(forward_->ClearState(3), StatusIs(kInvalid, HasSubstr("ClearState: no variant 3")));
+  EXPECT_THAT(forward_->Address(0, 3, dot_.loss), StatusIs(kInvalid, HasSubstr("Address: no variant 3")));
+  EXPECT_THAT(forward_->Address(0, 0, dot_.x), StatusIs(kInvalid, HasSubstr("Address: tensor \"x\" is neither")));
+  EXPECT_THAT(forward_->Address(3, 0, dot_.loss), StatusIs(kInvalid, HasSubstr("Address: rank 3")));
+  EXPECT_THAT(forward_->ReadOutput<float>(0, 3, dot_.loss), StatusIs(kInvalid, HasSubstr("ReadOutput: no variant 3")));
+  EXPECT_THAT(forward_->ReadOutput<float>(0, 0, dot_.loss),
+              StatusIs(kPrecondition, HasSubstr("has no value before the first replay")));
+  ASSERT_THAT(CopyForward(0), IsOk());
+  ASSERT_THAT(CopyForward(1, 1), IsOk()) << "of the other variant";
+  EXPECT_THAT(forward_->Replay(0), StatusIs(kPrecondition,
+                                            "Replay of variant \"one\" lacks input \"x\" of rank 1; "
+                                            "call CopyInput for it first"));
+  ASSERT_THAT(CopyForward(1), IsOk());
+  EXPECT_THAT(forward_->Replay(0), IsOk());
+}
+
+TEST_F(ForwardErrorsTest, ASharedArenaBelongsToTheOpenStep) {
+  Start();
+  StartForward(session_.get());
+  ASSERT_THAT(CopyForward(0), IsOk());
+  ASSERT_THAT(CopyForward(1), IsOk());
+  ExpectStepWorks();
+  ASSERT_THAT(session_->BeginStep({}), IsOk());
+  EXPECT_THAT(forward_->Replay(0),
+              StatusIs(kPrecondition,
+                       "Replay of variant \"one\": the training session whose arena is shared is in step "
+                       "1; call EndStep or DiscardGradients first"));
+  EXPECT_THAT(Forward(dot_, {"a"}, {}, session_.get()),
+              StatusIs(kPrecondition, HasSubstr("arena is shared is in step 1; call EndStep")));
+  ASSERT_THAT(session_->DiscardGradients(), IsOk());
+  EXPECT_THAT(forward_->Replay(0), IsOk());
+}
+
+TEST_F(ForwardErrorsTest, ASharedArenaMustBeLargeEnough) {
+  Start();
+  // The same parameters, but a large activation.
+  ModelBuilder builder;
+  builder.AddParameter(builder.AddUnit("unit"), {.name = "w", .shape = {5}, .dtype = DType::kFloat32});
+  const TensorId big = builder.AddActivation({.name = "big", .shape = {100000}, .dtype = DType::kFloat32});
+  const TensorId out = builder.AddOutput({.name = "out", .dtype = DType::kFloat32});
+  Dot dot;
+  const ComputeFunction nothing = [](ComputeContext&) { return absl::OkStatus(); };
+  dot.compute[builder.AddCall({.name = "make", .outputs = {big}})].forward = nothing;
+  dot.compute[builder.AddCall({.name = "use", .inputs = {big}, .outputs = {out}})].forward = nothing;
+  dot.model = *builder.Build();
+  const int64_t room = session_->plan().memory.num_bytes[static_cast<int>(Storage::kLocal)];
+  EXPECT_THAT(Forward(dot, {"a"}, {}, session_.get()),
+              StatusIs(absl::StatusCode::kResourceExhausted,
+                       ::testing::AllOf(HasSubstr(absl::StrCat(" local arena has ", room, " bytes")),
+                                        HasSubstr("but the variants need 400"), HasSubstr("leave share_arena null"))));
+  EXPECT_THAT(Forward(dot, {"a"}), IsOk());
+  ExpectStepWorks();
+}
+
+TEST_F(ForwardErrorsTest, ASharedArenaIsOfTheSameWorld) {
+  Start();
+  const std::unique_ptr<TrainSession> train = std::move(session_);
+  world_ = std::make_shared<BreakableWorld>(2);
+  Start();
+  EXPECT_THAT(Forward(dot_, {"a"}, {}, train.get()), StatusIs(kInvalid, HasSubstr("belongs to another World")));
+}
+
+TEST_F(ForwardErrorsTest, AFailedReplayIsFinal) {
+  Start();
+  StartForward();
+  for (int rank = 0; rank < 2; ++rank) ASSERT_THAT(CopyForward(rank), IsOk());
+  const absl::Status broken = absl::UnavailableError("the device is gone");
+  world_->BreakReplays(broken);
+  EXPECT_EQ(forward_->Replay(0), broken);
+  world_->BreakReplays(absl::OkStatus());
+  EXPECT_EQ(forward_->Replay(1), broken);
+  EXPECT_EQ(CopyForward(0, 1), broken);
+  EXPECT_EQ(forward_->ClearState(0), broken);
+  EXPECT_EQ(forward_->Synchronize(), broken);
+  EXPECT_EQ(forward_->ReadOutput<float>(0, 0, dot_.loss).status(), broken);
+  EXPECT_EQ(forward_->Address(0, 0, dot_.loss).status(), broken);
+}
+
+}  // namespace
+}  // namespace reprise

@@ -1,0 +1,151 @@
+#include "reprise/kernels/adamw.h"
+#include "reprise/kernels/sgd.h"
+#include "tests/kernels/kernel_testing.h"
+
+namespace reprise::kernels {
+namespace {
+
+template <class M>
+class OptimizerTest : public testing::Test {
+ protected:
+  // Of one step: a gradient sum, and the divided and clipped gradient in double.
+  Values SetStep(int64_t count, int64_t t, float clip_norm) {
+    sum_ = Random<float>({count}, 10 + t, 8);
+    control_ = {.learning_rate = 0.01f * t, .loss_scale = 4, .gradient_divisor = 6};
+    state_.optimizer_steps = t;
+    state_.norm_squared = Dot(sum_.values(), sum_.values());
+    const double norm = std::sqrt(state_.norm_squared) / 24;
+    Values gradient = sum_.values();
+    for (double& g : gradient) g = g / 24 * (clip_norm > 0 ? std::min(1.0, clip_norm / norm) : 1.0);
+    return gradient;
+  }
+  UpdateArguments Update(Tensor<M>& master, float clip_norm) {
+    return {.control = &control_,
+            .step_state = &state_,
+            .clip_norm = clip_norm,
+            .gradient_sum = sum_.data.data(),
+            .master_dtype = DTypeOf<M>::value,
+            .master = master.data.data(),
+            .count = master.size()};
+  }
+
+  Tensor<float> sum_{{0}};
+  ControlBlock control_;
+  StepState state_;
+};
+using MasterDtypes = testing::Types<float, BFloat16>;
+TYPED_TEST_SUITE(OptimizerTest, MasterDtypes);
+
+// A handful of operations on values of size 1 at most, and the quotient of moments, each good to a few roundings.
+constexpr double kUpdateError = 16 * 0x1p-24;
+
+TYPED_TEST(OptimizerTest, AdamWFollowsItsFormulaOverSteps) {
+  using M = TypeParam;
+  for (const int64_t count : {1, 7, 1025, 40001}) {
+    for (const float clip_norm : {0.0f, 0.5f, 1e6f}) {
+      Tensor<M> master = Random<M>({count}, 1);
+      Tensor<float> m({count}, 0), v({count}, 0);
+      Values want_m(count, 0.0), want_v(count, 0.0);
+      for (int64_t t = 1; t <= 3; ++t) {
+        const Values gradient = this->SetStep(count, t, clip_norm);
+        Values want = master.values();
+        const double rate = this->control_.learning_rate, b1 = 0.9f, b2 = 0.99f, decay = 0.1f, epsilon = 1e-6f;
+        for (int64_t i = 0; i < count; ++i) {
+          want_m[i] = b1 * want_m[i] + (1 - b1) * gradient[i];
+          want_v[i] = b2 * want_v[i] + (1 - b2) * gradient[i] * gradient[i];
+          const double m_hat = want_m[i] / (1 - std::pow(b1, t)), v_hat = want_v[i] / (1 - std::pow(b2, t));
+          want[i] = want[i] - rate * decay * want[i] - rate * m_hat / (std::sqrt(v_hat) + epsilon);
+        }
+        ASSERT_EQ(AdamW(HostStream(), {.update = this->Update(master, clip_norm),
+                                       .beta1 = 0.9f,
+                                       .beta2 = 0.99f,
+                                       .epsilon = 1e-6f,
+                                       .weight_decay = 0.1f,
+                                       .first_moment = m.data.data(),
+                                       .second_moment = v.data.data()}),
+                  absl::OkStatus());
+        ExpectNear<M>(want, master.values(), kUpdateError);
+        ExpectNear<float>(want_m, m.values(), kUpdateError);
+        ExpectNear<float>(want_v, v.values(), kUpdateError);
+      }
+    }
+  }
+}
+
+TYPED_TEST(OptimizerTest, SgdFollowsItsFormulaOverSteps) {
+  using M = TypeParam;
+  for (const float momentum : {0.0f, 0.9f}) {
+    for (const float clip_norm : {0.0f, 0.5f}) {
+      constexpr int64_t kCount = 1031;
+      Tensor<M> master = Random<M>({kCount}, 1);
+      Tensor<float> velocity({kCount}, momentum == 0 ? std::numeric_limits<float>::quiet_NaN() : 0.0f);
+      Values want_velocity(kCount, 0.0);
+      for (int64_t t = 1; t <= 3; ++t) {
+        const Values gradient = this->SetStep(kCount, t, clip_norm);
+        Values want = master.values();
+        for (int64_t i = 0; i < kCount; ++i) {
+          want_velocity[i] =
+              static_cast<double>(momentum) * want_velocity[i] + gradient[i] + static_cast<double>(0.1f) * want[i];
+          want[i] -= static_cast<double>(this->control_.learning_rate) * want_velocity[i];
+        }
+        ASSERT_EQ(Sgd(HostStream(), {.update = this->Update(master, clip_norm),
+                                     .momentum = momentum,
+                                     .weight_decay = 0.1f,
+                                     .velocity = velocity.data.data()}),
+                  absl::OkStatus());
+        ExpectNear<M>(want, master.values(), kUpdateError);
+        if (momentum > 0) ExpectNear<float>(want_velocity, velocity.values(), kUpdateError);
+      }
+    }
+  }
+}
+
+TYPED_TEST(OptimizerTest, ASkippedStepChangesNothing) {
+  using M = TypeParam;
+  Tensor<M> master = Random<M>({9}, 1);
+  Tensor<float> m = Random<float>({9}, 2), v = Random<float>({9}, 3);
+  const Tensor<M> old_master = master;
+  const Tensor<float> old_m = m, old_v = v;
+  this->SetStep(9, 1, 0);
+  this->sum_ = Tensor<float>({9});  // NaN
+  this->state_.norm_squared = std::numeric_limits<double>::quiet_NaN();
+  this->state_.skip = 1;
+  ASSERT_EQ(AdamW(HostStream(),
+                  {.update = this->Update(master, 1), .first_moment = m.data.data(), .second_moment = v.data.data()}),
+            absl::OkStatus());
+  ASSERT_EQ(Sgd(HostStream(), {.update = this->Update(master, 1), .momentum = 0.5f, .velocity = m.data.data()}),
+            absl::OkStatus());
+  EXPECT_EQ(master.data, old_master.data);
+  EXPECT_EQ(m.data, old_m.data);
+  EXPECT_EQ(v.data, old_v.data);
+}
+
+TEST(OptimizerDivisionTest, DividesRatherThanMultipliesByAReciprocal) {
+  // 5 / 3 in float differs from 5 * (1 / 3).
+  const float sum = 5;
+  float master = 0;
+  const ControlBlock control = {.learning_rate = 1, .gradient_divisor = 3};
+  const StepState state = {.optimizer_steps = 1};
+  const UpdateArguments update = {
+      .control = &control, .step_state = &state, .gradient_sum = &sum, .master = &master, .count = 1};
+  ASSERT_NE(5.0f / 3.0f, 5.0f * (1.0f / 3.0f));
+  ASSERT_EQ(Sgd(HostStream(), {.update = update}), absl::OkStatus());
+  EXPECT_EQ(master, -(5.0f / 3.0f));
+}
+
+TEST(OptimizerArgumentTest, RefusesMissingMemoryByName) {
+  float value = 0;
+  const ControlBlock control;
+  const StepState state;
+  UpdateArguments update = {
+      .control = &control, .step_state = &state, .gradient_sum = &value, .master = &value, .count = 1};
+  ExpectInvalid(AdamW(HostStream(), {.update = update, .second_moment = &value}), {"AdamW", "first_moment is empty"});
+  ExpectInvalid(Sgd(HostStream(), {.update = update, .momentum = 0.9f}), {"Sgd", "velocity is empty"});
+  update.master_dtype = DType::kInt32;
+  ExpectInvalid(Sgd(HostStream(), {.update = update}), {"master_dtype"});
+  update.control = nullptr;
+  ExpectInvalid(Sgd(HostStream(), {.update = update}), {"control is empty"});
+}
+
+}  // namespace
+}  // namespace reprise::kernels

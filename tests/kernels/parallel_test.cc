@@ -1,0 +1,69 @@
+#include "kernels/parallel.h"
+
+#include <atomic>
+#include <numeric>
+#include <thread>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace reprise::kernels {
+namespace {
+
+TEST(ParallelForTest, CallsEachIndexOnce) {
+  for (const int64_t count : {0, 1, 2, 3, 100, 5000}) {
+    std::vector<std::atomic<int>> calls(count);
+    ParallelFor(count, [&](int64_t i) { ++calls[i]; });
+    for (int64_t i = 0; i < count; ++i) ASSERT_EQ(calls[i], 1) << i << " of " << count;
+  }
+}
+
+TEST(ParallelForTest, SeesAndPublishesMemoryWithoutAtomics) {
+  std::vector<int64_t> in(1000), out(1000);
+  for (int repetition = 0; repetition < 50; ++repetition) {
+    std::iota(in.begin(), in.end(), repetition);
+    ParallelFor(1000, [&](int64_t i) { out[i] = 2 * in[i]; });
+    for (int64_t i = 0; i < 1000; ++i) ASSERT_EQ(out[i], 2 * (i + repetition));
+  }
+}
+
+TEST(ParallelForTest, IsSerialAndInOrderInsideABody) {
+  std::vector<std::vector<int64_t>> order(4);
+  ParallelFor(4, [&](int64_t i) {
+    const std::thread::id outer = std::this_thread::get_id();
+    ParallelFor(50, [&, i](int64_t j) {
+      EXPECT_EQ(std::this_thread::get_id(), outer);
+      order[i].push_back(j);
+    });
+  });
+  std::vector<int64_t> want(50);
+  std::iota(want.begin(), want.end(), 0);
+  EXPECT_THAT(order, testing::Each(want));
+}
+
+TEST(ParallelForTest, ServesSeveralThreadsAtOnce) {
+  std::atomic<int64_t> sum = 0;
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([&] {
+      for (int repetition = 0; repetition < 100; ++repetition) ParallelFor(20, [&](int64_t i) { sum += i; });
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(sum, 4 * 100 * 190);
+}
+
+TEST(ParallelForRangesTest, CoversTheWholeInRangesOfTheGrain) {
+  for (const int64_t size : {0, 1, 9, 10, 11, 95}) {
+    std::vector<std::atomic<int>> calls(size);
+    ParallelForRanges(size, 10, [&](int64_t begin, int64_t end) {
+      EXPECT_EQ(begin % 10, 0);
+      EXPECT_EQ(end, std::min(size, begin + 10));
+      for (int64_t i = begin; i < end; ++i) ++calls[i];
+    });
+    for (int64_t i = 0; i < size; ++i) EXPECT_EQ(calls[i], 1);
+  }
+}
+
+}  // namespace
+}  // namespace reprise::kernels
