@@ -8,14 +8,13 @@
 namespace reprise::internal {
 namespace {
 
-constexpr int64_t kMaxComparisons = 8'000'000;
+constexpr int64_t kMaxComparisons = 1'000'000;
 constexpr int kMaxRounds = 256;
 
 class FirstFit {
  public:
   FirstFit(const std::vector<Item>& items, Placement& best) : items_(items), best_(best) {
-    offsets_.resize(items.size());
-    by_offset_.reserve(items.size());
+    placed_.reserve(items.size());
   }
 
   bool spent() const { return comparisons_ >= kMaxComparisons; }
@@ -23,39 +22,46 @@ class FirstFit {
   // Places the items in this order. If all end below best's end the result becomes best: returns -1. Otherwise returns
   // the place in the order of the first that does not.
   int Try(const std::vector<int32_t>& order) {
-    by_offset_.clear();
+    placed_.clear();
     int64_t end = 0;
     for (size_t i = 0; i < order.size(); ++i) {
-      const int32_t item = order[i];
+      const Item& item = items_[order[i]];
       const int64_t offset = FirstFree(item);
-      end = std::max(end, offset + items_[item].bytes);
+      end = std::max(end, offset + item.bytes);
       if (end >= best_.num_bytes || spent()) return static_cast<int>(i);
-      offsets_[item] = offset;
-      const auto above = std::partition_point(by_offset_.begin(), by_offset_.end(),
-                                              [&](int32_t other) { return offsets_[other] <= offset; });
-      by_offset_.insert(above, item);
+      const auto above = std::partition_point(placed_.begin(), placed_.end(),
+                                              [&](const Placed& other) { return other.offset <= offset; });
+      placed_.insert(above, {offset, offset + item.bytes, item.spans.front(), item.spans.size() == 1, order[i]});
     }
-    best_ = {offsets_, end};
+    for (const Placed& placed : placed_) best_.offsets[placed.item] = placed.offset;
+    best_.num_bytes = end;
     return -1;
   }
 
  private:
-  int64_t FirstFree(int32_t item) {
-    const int64_t bytes = items_[item].bytes;
+  struct Placed {
+    int64_t offset, end;
+    Span span;  // the first; here, because most items have only one
+    bool single;
+    int32_t item;
+  };
+
+  int64_t FirstFree(const Item& item) {
     int64_t offset = 0;
-    for (const int32_t other : by_offset_) {
-      if (offsets_[other] >= offset + bytes) break;
+    const bool single = item.spans.size() == 1;
+    for (const Placed& other : placed_) {
+      if (other.offset >= offset + item.bytes) break;
       ++comparisons_;
-      const int64_t end = offsets_[other] + items_[other].bytes;
-      if (end > offset && Meet(items_[item], items_[other])) offset = end;
+      if (other.end <= offset) continue;
+      const bool meet = single && other.single ? Meet(item.spans.front(), other.span) : Meet(item, items_[other.item]);
+      if (meet) offset = other.end;
     }
     return offset;
   }
 
   const std::vector<Item>& items_;
   Placement& best_;
-  std::vector<int64_t> offsets_;    // of the items placed so far
-  std::vector<int32_t> by_offset_;  // the items placed so far
+  std::vector<Placed> placed_;  // by offset
   int64_t comparisons_ = 0;
 };
 
@@ -68,7 +74,7 @@ std::vector<std::vector<int32_t>> Orders(const std::vector<Item>& items) {
     bytes.push_back(static_cast<double>(item.bytes));
     points.push_back(live);
     both.push_back(bytes.back() * live);
-    begin.push_back(item.spans.empty() ? 0 : -item.spans.front().begin);
+    begin.push_back(-item.spans.front().begin);
   }
   std::vector<std::vector<int32_t>> orders;
   for (const std::vector<double>* key : {&both, &bytes, &points, &begin}) {

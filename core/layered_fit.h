@@ -5,14 +5,22 @@
 #include <cstdint>
 #include <vector>
 
+#include "absl/container/inlined_vector.h"
 #include "core/placement.h"
+#include "core/skyline.h"
 
 namespace reprise::internal {
 
-// Items that last for more than `longest_short` points, or have several spans, are stacked first, longest at the bottom:
+// Items whose intervals have a point in common share no byte.
+struct IntervalItem {
+  int64_t bytes = 0;
+  absl::InlinedVector<Interval, 1> intervals = {};
+};
+
+// Items that last for more than `longest_short` points, or have several intervals, are stacked first, longest at the bottom:
 // activations that are kept from forward to backward nest, so they leave no holes. The others go, in order of their
 // begin, to the first gap above what is stacked there.
-Placement PlaceInLayers(const std::vector<Item>& items, int32_t num_points, int32_t longest_short);
+Placement PlaceInLayers(const std::vector<IntervalItem>& items, int32_t num_points, int32_t longest_short);
 
 }  // namespace reprise::internal
 

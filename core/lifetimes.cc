@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstddef>
 
 namespace reprise::internal {
 namespace {
@@ -12,11 +13,6 @@ bool CompleteBefore(const Life& life, const Clock& start) {
     if (start[lane] < life.last[lane]) return false;
   }
   return true;
-}
-
-int LaneOf(int32_t command, const HappensBefore& order) {
-  const Clock& end = order.End(CommandId(command));
-  return static_cast<int>(std::find(end.begin(), end.end(), command) - end.begin());
 }
 
 // Do all uses come after the one that is issued first?
@@ -61,6 +57,29 @@ class LifeFinder {
   std::vector<Life> lives_;
 };
 
+// The points of one lane, and when the commands there may start. Along a lane clocks only grow, so the points that are
+// not ordered after a life are the first few: the last of them describes them.
+struct LanePoints {
+  std::vector<int32_t> points;
+  std::array<std::vector<int32_t>, kNumLanes> clocks;  // by lane, then by point
+
+  void Add(int32_t point, const Clock& start) {
+    points.push_back(point);
+    for (int lane = 0; lane < kNumLanes; ++lane) clocks[lane].push_back(start[lane]);
+  }
+  // The last point that is not ordered after all the last uses; -1 if there is none.
+  int32_t LastBefore(const Clock& last) const {
+    std::ptrdiff_t before = 0;
+    for (int lane = 0; lane < kNumLanes; ++lane) {
+      if (last[lane] < 0) continue;
+      const auto ordered = std::lower_bound(clocks[lane].begin() + before, clocks[lane].end(), last[lane]);
+      before = ordered - clocks[lane].begin();
+    }
+    return before == 0 ? -1 : points[before - 1];
+  }
+  int32_t Last() const { return points.empty() ? -1 : points.back(); }
+};
+
 }  // namespace
 
 HappensBefore OrderOf(const Schedule& schedule) {
@@ -86,33 +105,24 @@ std::vector<Life> FindLives(const Plan& plan, const Schedule& schedule, const Ha
   return finder.Finish();
 }
 
-// Along a lane, clocks only grow, so the starts that are not ordered after all uses of a life are the first few of their
-// lane: one point for each lane describes them.
 Spans FindSpans(const std::vector<Life>& lives, const HappensBefore& order, int32_t first_point) {
-  std::vector<int32_t> points;  // commands
-  std::array<std::vector<int32_t>, kNumLanes> lane_points;
-  for (const Life& life : lives) points.push_back(life.start);
-  std::sort(points.begin(), points.end());
-  points.erase(std::unique(points.begin(), points.end()), points.end());
-  const auto point_of = [&](int32_t command) {
-    return first_point + static_cast<int32_t>(std::lower_bound(points.begin(), points.end(), command) - points.begin());
-  };
-  for (const int32_t command : points) lane_points[LaneOf(command, order)].push_back(command);
   Spans result;
-  result.end_point = first_point + static_cast<int32_t>(points.size());
+  result.end_point = first_point;
+  std::array<LanePoints, kNumLanes> lanes;
+  int32_t latest = -1;
   for (const Life& life : lives) {
-    Span& span = result.spans.emplace_back();
-    // Uses that do not follow the first one may come before any start: the life then lasts for the whole schedule.
-    const bool follows = FollowsStart(life, order);
-    const int32_t start = follows ? life.start : points.front();
-    span.begin = point_of(start);
-    span.lane = LaneOf(start, order);
+    if (life.start != latest) {
+      latest = life.start;
+      lanes[life.lane()].Add(result.end_point++, order.Start(CommandId(life.start)));
+    }
+    result.spans.push_back({result.end_point - 1, life.lane(), {}});
+  }
+  for (size_t i = 0; i < lives.size(); ++i) {
+    // Uses that do not follow the first one may come before any other life: such a life lasts for the whole schedule.
+    const bool follows = FollowsStart(lives[i], order);
+    if (!follows) result.spans[i] = {first_point, lives.front().lane(), {}};
     for (int lane = 0; lane < kNumLanes; ++lane) {
-      const std::vector<int32_t>& starts = lane_points[lane];
-      const auto ordered = std::partition_point(starts.begin(), starts.end(), [&](int32_t command) {
-        return !follows || !CompleteBefore(life, order.Start(CommandId(command)));
-      });
-      span.until[lane] = ordered == starts.begin() ? -1 : point_of(*std::prev(ordered));
+      result.spans[i].until[lane] = follows ? lanes[lane].LastBefore(lives[i].last) : lanes[lane].Last();
     }
   }
   return result;

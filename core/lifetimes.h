@@ -20,6 +20,9 @@ struct Life {
   int32_t start = -1;              // the command, of all that use it, that is issued first
   Clock first = {-1, -1, -1, -1};  // by lane: the first command there that uses it; -1 for none
   Clock last = {-1, -1, -1, -1};   // by lane: the last one
+
+  // Of `start`.
+  int lane() const { return static_cast<int>(std::find(first.begin(), first.end(), start) - first.begin()); }
 };
 
 // Lives of buffers with bytes, by start. A buffer that the schedule starts (ends) with is in use by Begin (End). An
@@ -42,7 +45,7 @@ inline bool Meet(const Span& a, const Span& b) {
   return a.begin <= b.begin ? b.begin <= a.until[b.lane] : a.begin <= b.until[a.lane];
 }
 
-// Spans of lives that share an arena, by life. Points are numbered from `first_point`.
+// Spans of lives that share an arena and are given by start, by life. Points are numbered from `first_point`.
 struct Spans {
   int32_t end_point = 0;  // one after the last
   std::vector<Span> spans;

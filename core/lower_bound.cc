@@ -1,7 +1,6 @@
 #include "core/lower_bound.h"
 
 #include <algorithm>
-#include <numeric>
 
 #include "core/placement.h"
 
@@ -10,67 +9,101 @@ namespace {
 
 using LiveBytes = std::array<int64_t, kNumStorages>;
 
-// When each command runs if the first lane of `ranking` that can go on always does.
-std::vector<int32_t> RunByRank(const Schedule& schedule,
-                               const std::array<std::vector<int32_t>, kNumLanes>& lane_commands,
-                               const std::vector<int>& ranking) {
-  std::vector<int32_t> times(schedule.commands.size(), -1);
-  std::array<size_t, kNumLanes> next = {};
-  const auto can_run = [&](int lane) {
-    if (next[lane] == lane_commands[lane].size()) return false;
-    const std::vector<Wait>& waits = schedule.commands[lane_commands[lane][next[lane]]].waits;
-    return std::all_of(waits.begin(), waits.end(), [&](const Wait& w) { return times[w.command.value()] >= 0; });
-  };
-  for (size_t time = 0; time < times.size(); ++time) {
-    const int lane = *std::find_if(ranking.begin(), ranking.end(), can_run);
-    times[lane_commands[lane][next[lane]++]] = static_cast<int32_t>(time);
-  }
-  return times;
-}
+// When each command begins and completes: one completes at each time, after all that begin then have begun.
+struct Times {
+  std::vector<int32_t> begins, completes;
+};
 
-LiveBytes MostLiveBytesAt(const Plan& plan, const std::vector<Life>& lives, const std::vector<int32_t>& times) {
+class Run {
+ public:
+  Run(const Schedule& schedule, const HappensBefore& order) : schedule_(schedule), order_(order) {
+    for (size_t i = 0; i < schedule.commands.size(); ++i) {
+      lanes_[static_cast<int>(schedule.commands[i].lane)].push_back(static_cast<int32_t>(i));
+    }
+  }
+
+  const std::array<std::vector<int32_t>, kNumLanes>& lanes() const { return lanes_; }
+
+  // `first(a, b)` says whether, of two commands that have begun, a completes before b.
+  template <class First>
+  Times Complete(First first) const {
+    const size_t num_commands = schedule_.commands.size();
+    Times times = {std::vector<int32_t>(num_commands, -1), std::vector<int32_t>(num_commands, -1)};
+    std::array<size_t, kNumLanes> next = {};
+    Clock completed = {-1, -1, -1, -1};
+    for (size_t time = 0; time < num_commands; ++time) {
+      int32_t chosen = -1;
+      for (int lane = 0; lane < kNumLanes; ++lane) {
+        if (next[lane] == lanes_[lane].size()) continue;
+        const int32_t command = lanes_[lane][next[lane]];
+        if (times.begins[command] < 0 && MayBegin(command, completed)) times.begins[command] = static_cast<int32_t>(time);
+        if (times.begins[command] >= 0 && (chosen < 0 || first(command, chosen))) chosen = command;
+      }
+      times.completes[chosen] = static_cast<int32_t>(time);
+      const int lane = static_cast<int>(schedule_.commands[chosen].lane);
+      completed[lane] = chosen;
+      ++next[lane];
+    }
+    return times;
+  }
+
+ private:
+  bool MayBegin(int32_t command, const Clock& completed) const {
+    const Clock& needed = order_.Start(CommandId(command));
+    for (int lane = 0; lane < kNumLanes; ++lane) {
+      if (completed[lane] < needed[lane]) return false;
+    }
+    return true;
+  }
+
+  const Schedule& schedule_;
+  const HappensBefore& order_;
+  std::array<std::vector<int32_t>, kNumLanes> lanes_;  // their commands
+};
+
+void RaiseToLiveBytes(const Plan& plan, const std::vector<Life>& lives, const Times& times, LiveBytes& most) {
   std::array<std::vector<int64_t>, kNumStorages> changes;  // of live bytes, by time
   for (int s = 0; s < kNumStorages; ++s) {
-    if (IsTransient(static_cast<Storage>(s))) changes[s].assign(times.size() + 1, 0);
+    if (IsTransient(static_cast<Storage>(s))) changes[s].assign(times.begins.size() + 1, 0);
   }
   for (const Life& life : lives) {
-    int32_t first = static_cast<int32_t>(times.size()), last = -1;
+    int32_t begin = static_cast<int32_t>(times.begins.size()), end = -1;
     for (int lane = 0; lane < kNumLanes; ++lane) {
       if (life.first[lane] < 0) continue;
-      first = std::min(first, times[life.first[lane]]);
-      last = std::max(last, times[life.last[lane]]);
+      begin = std::min(begin, times.begins[life.first[lane]]);
+      end = std::max(end, times.completes[life.last[lane]]);
     }
     const Buffer& buffer = plan.buffer(life.buffer);
     std::vector<int64_t>& change = changes[static_cast<int>(buffer.storage)];
-    change[first] += PaddedBytes(buffer.num_bytes);
-    change[last + 1] -= PaddedBytes(buffer.num_bytes);
+    change[begin] += PaddedBytes(buffer.num_bytes);
+    change[end + 1] -= PaddedBytes(buffer.num_bytes);
   }
-  LiveBytes most = {};
   for (int s = 0; s < kNumStorages; ++s) {
     int64_t live = 0;
     for (const int64_t change : changes[s]) most[s] = std::max(most[s], live += change);
   }
-  return most;
 }
 
 }  // namespace
 
-LiveBytes MostLiveBytes(const Plan& plan, const Schedule& schedule, const std::vector<Life>& lives) {
-  std::array<std::vector<int32_t>, kNumLanes> lane_commands;
-  for (size_t i = 0; i < schedule.commands.size(); ++i) {
-    lane_commands[static_cast<int>(schedule.commands[i].lane)].push_back(static_cast<int32_t>(i));
-  }
-  std::vector<int> ranking;
+LiveBytes MostLiveBytes(const Plan& plan, const Schedule& schedule, const HappensBefore& order,
+                        const std::vector<Life>& lives) {
+  LiveBytes most = {};
+  if (lives.empty()) return most;
+  const Run run(schedule, order);
+  RaiseToLiveBytes(plan, lives, run.Complete([](int32_t a, int32_t b) { return a < b; }), most);
+  std::array<int, kNumLanes> rank = {};  // by lane
+  std::vector<int> used;
   for (int lane = 0; lane < kNumLanes; ++lane) {
-    if (!lane_commands[lane].empty()) ranking.push_back(lane);
+    if (!run.lanes()[lane].empty()) used.push_back(lane);
   }
-  std::vector<int32_t> issue_order(schedule.commands.size());
-  std::iota(issue_order.begin(), issue_order.end(), 0);
-  LiveBytes most = MostLiveBytesAt(plan, lives, issue_order);
   do {
-    const LiveBytes live = MostLiveBytesAt(plan, lives, RunByRank(schedule, lane_commands, ranking));
-    for (int s = 0; s < kNumStorages; ++s) most[s] = std::max(most[s], live[s]);
-  } while (std::next_permutation(ranking.begin(), ranking.end()));
+    for (size_t i = 0; i < used.size(); ++i) rank[used[i]] = static_cast<int>(i);
+    const auto first = [&](int32_t a, int32_t b) {
+      return rank[static_cast<int>(schedule.commands[a].lane)] < rank[static_cast<int>(schedule.commands[b].lane)];
+    };
+    RaiseToLiveBytes(plan, lives, run.Complete(first), most);
+  } while (std::next_permutation(used.begin(), used.end()));
   return most;
 }
 

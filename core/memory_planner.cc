@@ -39,7 +39,7 @@ class ArenaItems {
     int32_t& item = item_of_[buffer.value()];
     if (item < 0) {
       item = static_cast<int32_t>(items_.size());
-      items_.push_back({PaddedBytes(plan.buffer(buffer).num_bytes)});
+      items_.emplace_back().bytes = PaddedBytes(plan.buffer(buffer).num_bytes);
       buffers_.push_back(buffer);
     }
     return items_[item];
@@ -84,7 +84,7 @@ absl::Status PlaceBuffers(Plan& plan) {
   for (const Schedule& schedule : plan.schedules) {
     const HappensBefore order = OrderOf(schedule);
     const std::vector<Life> lives = FindLives(plan, schedule, order);
-    const std::array<int64_t, kNumStorages> live = MostLiveBytes(plan, schedule, lives);
+    const std::array<int64_t, kNumStorages> live = MostLiveBytes(plan, schedule, order, lives);
     std::array<std::vector<Life>, kNumStorages> by_storage;
     for (const Life& life : lives) by_storage[static_cast<int>(plan.buffer(life.buffer).storage)].push_back(life);
     for (int s = 0; s < kNumStorages; ++s) {

@@ -1,6 +1,7 @@
 #include "core/placement.h"
 
 #include <algorithm>
+#include <array>
 #include <utility>
 
 #include "core/first_fit.h"
@@ -9,43 +10,94 @@
 namespace reprise::internal {
 namespace {
 
-// Bounds what layers cost on top of the first two tries. XXX
-constexpr size_t kMaxPlaced = 400'000;
+// Bounds the tries of one region. XXX
+constexpr size_t kMaxPlaced = 200'000;
 
-// Time run backwards: what was placed as it begins is placed as it ends. Of the order between lanes only intervals of
-// points are left, which may overlap where lives do not meet, never the reverse.
-std::vector<Item> Reversed(const std::vector<Item>& items, int32_t num_points) {
-  std::vector<Item> reversed = items;
-  for (Item& item : reversed) {
-    for (Span& span : item.spans) {
-      const int32_t begin = num_points - 1 - span.end();
-      span = {begin, 0, {num_points - 1 - span.begin, -1, -1, -1}};
-    }
-    std::reverse(item.spans.begin(), item.spans.end());
+// Items as intervals of points. Only points of lanes on which one of these items begins can part two of them.
+std::vector<IntervalItem> ToIntervals(const std::vector<Item>& items, const std::vector<int32_t>& chosen) {
+  std::array<bool, kNumLanes> begins = {};
+  for (const int32_t i : chosen) {
+    for (const Span& span : items[i].spans) begins[span.lane] = true;
   }
-  return reversed;
+  std::vector<IntervalItem> result;
+  for (const int32_t i : chosen) {
+    IntervalItem& item = result.emplace_back();
+    item.bytes = items[i].bytes;
+    for (const Span& span : items[i].spans) {
+      Interval interval = {span.begin, span.begin};
+      for (int lane = 0; lane < kNumLanes; ++lane) {
+        if (begins[lane]) interval.end = std::max(interval.end, span.until[lane]);
+      }
+      item.intervals.push_back(interval);
+    }
+  }
+  return result;
+}
+
+// Time run backwards: what was placed as it begins is placed as it ends.
+std::vector<IntervalItem> Reversed(std::vector<IntervalItem> items, int32_t num_points) {
+  for (IntervalItem& item : items) {
+    for (Interval& interval : item.intervals) {
+      interval = {num_points - 1 - interval.end, num_points - 1 - interval.begin};
+    }
+  }
+  return items;
+}
+
+int64_t MostLiveBytes(const std::vector<IntervalItem>& items, int32_t num_points) {
+  std::vector<int64_t> changes(num_points + 1, 0);
+  for (const IntervalItem& item : items) {
+    for (const Interval& interval : item.intervals) {
+      changes[interval.begin] += item.bytes;
+      changes[interval.end + 1] -= item.bytes;
+    }
+  }
+  int64_t live = 0, most = 0;
+  for (const int64_t change : changes) most = std::max(most, live += change);
+  return most;
+}
+
+Placement PlaceIntervals(const std::vector<IntervalItem>& items, int32_t num_points) {
+  const int64_t enough = MostLiveBytes(items, num_points);
+  Placement best = PlaceInLayers(items, num_points, num_points);
+  if (best.num_bytes <= enough) return best;
+  const std::vector<IntervalItem> reversed = Reversed(items, num_points);
+  size_t placed = 0;
+  for (int64_t longest_short = 4; placed < kMaxPlaced; longest_short *= 4) {
+    for (const std::vector<IntervalItem>* from : {&items, &reversed}) {
+      Placement placement =
+          PlaceInLayers(*from, num_points, static_cast<int32_t>(std::min<int64_t>(longest_short, num_points)));
+      if (placement.num_bytes < best.num_bytes) best = std::move(placement);
+      if (best.num_bytes <= enough) return best;
+      placed += items.size();
+    }
+    if (longest_short >= num_points) break;
+  }
+  return best;
+}
+
+// One region above the other, each for the items that last begin on one lane. Within a lane lives are ordered as in
+// time, which is all that intervals can say; gathered copies, wire gradients and received parts each have few sizes.
+Placement PlaceByLane(const std::vector<Item>& items, int32_t num_points) {
+  std::array<std::vector<int32_t>, kNumLanes> by_lane;
+  for (size_t i = 0; i < items.size(); ++i) {
+    by_lane[items[i].spans.back().lane].push_back(static_cast<int32_t>(i));
+  }
+  Placement result;
+  result.offsets.resize(items.size());
+  for (const std::vector<int32_t>& chosen : by_lane) {
+    const Placement region = PlaceIntervals(ToIntervals(items, chosen), num_points);
+    for (size_t i = 0; i < chosen.size(); ++i) result.offsets[chosen[i]] = result.num_bytes + region.offsets[i];
+    result.num_bytes += region.num_bytes;
+  }
+  return result;
 }
 
 }  // namespace
 
 Placement Place(const std::vector<Item>& items, int32_t num_points, int64_t enough) {
-  Placement best = PlaceInLayers(items, num_points, num_points);
-  if (best.num_bytes <= enough) return best;
-  const std::vector<Item> reversed = Reversed(items, num_points);
-  const auto consider = [&](const std::vector<Item>& from, int32_t longest_short) {
-    if (best.num_bytes <= enough) return;
-    Placement placement = PlaceInLayers(from, num_points, longest_short);
-    if (placement.num_bytes < best.num_bytes) best = std::move(placement);
-  };
-  consider(reversed, num_points);
-  size_t placed = 0;
-  for (int32_t longest_short = 4; longest_short < num_points && placed < kMaxPlaced; longest_short *= 4) {
-    consider(items, longest_short);
-    consider(reversed, longest_short);
-    placed += 2 * items.size();
-    if (longest_short > num_points / 4) break;
-  }
-  ImproveByFirstFit(items, enough, best);
+  Placement best = PlaceByLane(items, num_points);
+  if (best.num_bytes > enough) ImproveByFirstFit(items, enough, best);
   return best;
 }
 

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "absl/container/inlined_vector.h"
 #include "core/lifetimes.h"
 #include "reprise/core/plan.h"
 
@@ -15,10 +16,10 @@ constexpr int64_t PaddedBytes(int64_t bytes) {
   return (bytes + kBufferAlignment - 1) / kBufferAlignment * kBufferAlignment;
 }
 
-// Something with one offset. An item without spans is never live.
+// Something with one offset.
 struct Item {
   int64_t bytes = 0;  // positive
-  std::vector<Span> spans = {};
+  absl::InlinedVector<Span, 1> spans = {};  // at least one
 };
 inline bool Meet(const Item& a, const Item& b) {
   return std::any_of(a.spans.begin(), a.spans.end(), [&](const Span& of_a) {

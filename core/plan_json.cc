@@ -2,6 +2,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "core/plan_fields.h"
 #include "nlohmann/json.hpp"
 #include "reprise/core/plan.h"
@@ -13,6 +14,9 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 std::string Text(absl::string_view text) { return std::string(text); }
+
+// On one line. A name that is not UTF-8 must not throw.
+std::string Dump(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
 
 template <class List, class Convert>
 Json Array(const List& list, Convert convert) {
@@ -77,6 +81,8 @@ Json OfUnits(const Plan& plan) {
   return array;
 }
 
+Json OfAxis(const Axis& axis) { return {{"name", axis.name}, {"size", axis.size}}; }
+
 Json OfBuffer(const Buffer& buffer) {
   return {{"name", buffer.name},
           {"storage", Text(Name(buffer.storage))},
@@ -84,21 +90,40 @@ Json OfBuffer(const Buffer& buffer) {
           {"num_bytes", buffer.num_bytes}};
 }
 
-Json OfUse(const BufferUse& use) {
-  return {{"access", Text(Name(use.access))}, {"role", Text(Name(use.role))}, {"id", use.id},
-          {"buffer", use.buffer.value()},     {"offset", use.offset},         {"num_bytes", use.num_bytes}};
+// Commands, waits and uses are most of a plan, and a Json object for each would take most of the time; none of the
+// words here needs an escape.
+void AppendUse(const BufferUse& use, std::string& out) {
+  absl::StrAppend(&out, "{\"access\":\"", Name(use.access), "\",\"role\":\"", Name(use.role), "\",\"id\":", use.id);
+  absl::StrAppend(&out, ",\"buffer\":", use.buffer.value(), ",\"offset\":", use.offset,
+                  ",\"num_bytes\":", use.num_bytes, "}");
 }
 
-Json OfWait(const Wait& wait) { return {{"command", wait.command.value()}, {"reason", Text(Name(wait.reason))}}; }
+void AppendWait(const Wait& wait, std::string& out) {
+  absl::StrAppend(&out, "{\"command\":", wait.command.value(), ",\"reason\":\"", Name(wait.reason), "\"}");
+}
 
-Json OfCommand(const Plan& plan, const ScheduledCommand& scheduled, size_t id) {
+template <class T>
+void AppendArray(absl::string_view key, const std::vector<T>& list, void (*append)(const T&, std::string&),
+                 std::string& out) {
+  absl::StrAppend(&out, ",\"", key, "\":[");
+  const char* separator = "";
+  for (const T& element : list) {
+    out += std::exchange(separator, ",");
+    append(element, out);
+  }
+  out.push_back(']');
+}
+
+void AppendCommand(const Plan& plan, const ScheduledCommand& scheduled, size_t id, std::string& out) {
   internal::CommandFields fields = internal::FieldsOf(plan, scheduled.command);
   Json object = {{"id", id}, {"kind", Text(fields.kind)}};
   AddFields(fields.fields, object);
   object["lane"] = Text(Name(scheduled.lane));
-  object["waits"] = Array(scheduled.waits, OfWait);
-  object["uses"] = Array(scheduled.uses, OfUse);
-  return object;
+  out += Dump(object);
+  out.pop_back();
+  AppendArray("waits", scheduled.waits, AppendWait, out);
+  AppendArray("uses", scheduled.uses, AppendUse, out);
+  out.push_back('}');
 }
 
 Json OfState(const Plan& plan, const ScheduleState& state) {
@@ -115,62 +140,58 @@ Json OfState(const Plan& plan, const ScheduleState& state) {
   return {{"residents", std::move(residents)}, {"outstanding", std::move(outstanding)}, {"gradients", state.gradients}};
 }
 
-Json OfSchedule(const Plan& plan, const Schedule& schedule) {
-  Json commands = Json::array();
-  for (size_t c = 0; c < schedule.commands.size(); ++c) commands.push_back(OfCommand(plan, schedule.commands[c], c));
-  return {{"name", schedule.name},
-          {"microbatches", schedule.microbatches},
-          {"start", OfState(plan, schedule.start)},
-          {"end", OfState(plan, schedule.end)},
-          {"commands", std::move(commands)}};
+void AppendSchedule(const Plan& plan, const Schedule& schedule, std::string& out) {
+  const Json head = {{"name", schedule.name},
+                     {"microbatches", schedule.microbatches},
+                     {"start", OfState(plan, schedule.start)},
+                     {"end", OfState(plan, schedule.end)}};
+  out += Dump(head);
+  out.pop_back();
+  out += ",\"commands\":[";
+  const char* separator = "\n";
+  for (size_t c = 0; c < schedule.commands.size(); ++c) {
+    absl::StrAppend(&out, std::exchange(separator, ",\n"), "   ");
+    AppendCommand(plan, schedule.commands[c], c, out);
+  }
+  out += "\n  ]}";
 }
 
-// One line per value that holds no list or object, and per value below `levels`: a command is one line.
-void Print(const Json& json, int levels, int indent, std::string& out) {
-  bool nested = false;
-  for (const Json& element : json) nested = nested || element.is_structured();
-  if (!nested || levels == 0) {
-    // A name that is not UTF-8 must not throw.
-    out += json.dump(-1, ' ', false, Json::error_handler_t::replace);
+// Appends a member of the outermost object; the elements of a list get a line each.
+void AppendMember(absl::string_view key, const Json& value, std::string& out) {
+  absl::StrAppend(&out, out.empty() ? "{\n" : ",\n", " \"", key, "\": ");
+  if (!value.is_array()) {
+    out += Dump(value);
     return;
   }
-  out.push_back(json.is_object() ? '{' : '[');
-  const char* separator = "\n";
-  for (auto it = json.begin(); it != json.end(); ++it) {
-    out += std::exchange(separator, ",\n");
-    out.append(indent + 1, ' ');
-    if (json.is_object()) out += "\"" + it.key() + "\": ";
-    Print(*it, levels - 1, indent + 1, out);
-  }
-  out.push_back('\n');
-  out.append(indent, ' ');
-  out.push_back(json.is_object() ? '}' : ']');
+  const char* separator = "[\n";
+  for (const Json& element : value) absl::StrAppend(&out, std::exchange(separator, ",\n"), "  ", Dump(element));
+  out += value.empty() ? "[]" : "\n ]";
 }
 
 }  // namespace
 
 absl::StatusOr<std::string> ToJson(const Plan& plan, int microbatches) {
   REPRISE_ASSIGN_OR_RETURN(const PlanSummary summary, Summarize(plan, microbatches));
-  const Json json = {
-      {"summary", OfSummary(summary, plan)},
-      {"options", OfOptions(plan.options)},
-      {"weight_slots", plan.weight_slots},
-      {"held_gradient_slots", plan.held_gradient_slots},
-      {"axes", Array(plan.axes,
-                     [](const Axis& axis) -> Json {
-                       return {{"name", axis.name}, {"size", axis.size}};
-                     })},
-      {"units", OfUnits(plan)},
-      {"memory", OfMemory(plan.memory)},
-      {"buffers", Array(plan.buffers, OfBuffer)},
-      {"first", plan.first},
-      {"body", plan.body},
-      {"finish", plan.finish},
-      {"step", plan.step},
-      {"schedules", Array(plan.schedules, [&](const Schedule& schedule) { return OfSchedule(plan, schedule); })}};
   std::string out;
-  Print(json, /*levels=*/4, /*indent=*/0, out);
-  out.push_back('\n');
+  AppendMember("summary", OfSummary(summary, plan), out);
+  AppendMember("options", OfOptions(plan.options), out);
+  AppendMember("weight_slots", plan.weight_slots, out);
+  AppendMember("held_gradient_slots", plan.held_gradient_slots, out);
+  AppendMember("axes", Array(plan.axes, OfAxis), out);
+  AppendMember("units", OfUnits(plan), out);
+  AppendMember("memory", OfMemory(plan.memory), out);
+  AppendMember("buffers", Array(plan.buffers, OfBuffer), out);
+  AppendMember("first", plan.first, out);
+  AppendMember("body", plan.body, out);
+  AppendMember("finish", plan.finish, out);
+  AppendMember("step", plan.step, out);
+  out += ",\n \"schedules\": [";
+  const char* separator = "\n";
+  for (const Schedule& schedule : plan.schedules) {
+    absl::StrAppend(&out, std::exchange(separator, ",\n"), "  ");
+    AppendSchedule(plan, schedule, out);
+  }
+  out += "\n ]\n}\n";
   return out;
 }
 

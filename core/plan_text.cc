@@ -68,7 +68,7 @@ class PlanWriter {
     for (size_t c = 0; c < schedule.commands.size(); ++c) {
       std::string& line = lines.emplace_back("  ");
       AppendLeft(line, absl::StrCat("#", c), id_width);
-      AppendLeft(line, Name(schedule.commands[c].lane), kLaneWidth);
+      AppendLeft(line, Name(schedule.commands[c].lane), kWordWidth);
       AppendLeft(line, descriptions[c], description_width);
       AppendLeft(line, waits[c], wait_width);
       AppendUses(line, schedule.commands[c].uses);

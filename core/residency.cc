@@ -60,8 +60,8 @@ class GatherPlanner {
   int Claim(UnitId unit, int access) {
     const int copy = unit_copy_[unit.value()];
     if (copy < 0) return -1;
-    const bool reusable = residency_ == Residency::kKeep || (accesses_[access].continues &&
-                                                             plan_.copies[copy].last_access == access - 1);
+    const bool reusable =
+        residency_ == Residency::kKeep || (accesses_[access].continues && plan_.copies[copy].last_access == access - 1);
     if (!reusable) return -1;
     idle_.erase(Key(copy));
     return copy;
@@ -74,8 +74,9 @@ class GatherPlanner {
       slot = plan_.copies[old].slot;
       idle_.erase(Key(old));
     } else {
-      slot = idle_.begin()->second;
-      idle_.erase(idle_.begin());
+      const auto victim = Victim(access);
+      slot = victim->second;
+      idle_.erase(victim);
     }
     const int index = Occupy(unit, slot);
     GatheredCopy& copy = plan_.copies[index];
@@ -83,6 +84,17 @@ class GatherPlanner {
     if (copy.previous >= 0) copy.issue_after = std::max(copy.issue_after, plan_.copies[copy.previous].last_access);
     issued_ = copy.issue_after;
     return index;
+  }
+
+  // The best victim whose last reader lets the gather run as early as the prefetch depth allows; else the best one. A
+  // victim that compute has just read saves no gather where the accesses are a palindrome, and where they are not
+  // (forward only) it would expose every gather.
+  Idle::const_iterator Victim(int access) const {
+    for (auto it = idle_.begin(); it != idle_.end(); ++it) {
+      const int copy = slot_copy_[it->second];
+      if (copy < 0 || plan_.copies[copy].last_access <= access - 1 - prefetch_depth_) return it;
+    }
+    return idle_.begin();
   }
 
   // A new copy of `unit` in `slot`, whose idle entry is gone.

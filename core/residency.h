@@ -28,7 +28,7 @@ struct GatheredCopy {
 };
 
 struct GatherPlan {
-  std::vector<GatheredCopy> copies;          // start residents first, then in order of gathering
+  std::vector<GatheredCopy> copies;             // start residents first, then in order of gathering
   std::vector<std::vector<int>> access_copies;  // per access and unit of it: index into copies
 };
 
@@ -40,7 +40,8 @@ struct StartResident {
 
 // Every access must need at most `slots` units. With Residency::kKeep a gather evicts the copy whose next use is
 // furthest, where the accesses are taken to repeat for ever (the least number of gathers for a given order, by
-// Belady's rule); ties go to the highest unit id. With kOff see Residency.
+// Belady's rule), among those whose last reader does not delay the gather, if there is one; ties go to the highest unit
+// id. With kOff see Residency.
 GatherPlan PlanGathers(const std::vector<WeightAccess>& accesses, int num_units,
                        const std::vector<StartResident>& start, int slots, int prefetch_depth, Residency residency);
 

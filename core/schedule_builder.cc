@@ -103,10 +103,13 @@ std::vector<Wait> ScheduleBuilder::Reduce(Lane lane, const std::array<Requiremen
       break;
     }
   }
+  Clock waited = kNothing;
+  for (int from : kept) Merge(waited, order_.End(CommandId(needed[from])));
   for (size_t r = 0; r < kReasons.size(); ++r) {
     for (int from = 0; from < kNumLanes; ++from) {
       const int32_t command = requirements[r][from];
-      if (command >= 0 && command <= tail[from]) Strengthen(lane, command, static_cast<Lane>(from), kReasons[r]);
+      if (command > waited[from] && command <= tail[from])
+        Strengthen(lane, command, static_cast<Lane>(from), kReasons[r]);
     }
   }
   std::sort(waits.begin(), waits.end(), [](const Wait& a, const Wait& b) { return a.command < b.command; });
@@ -115,7 +118,7 @@ std::vector<Wait> ScheduleBuilder::Reduce(Lane lane, const std::array<Requiremen
 
 void ScheduleBuilder::Strengthen(Lane lane, int32_t command, Lane from, WaitReason reason) {
   const std::vector<KeptWait>& waits = kept_[static_cast<int>(from)][static_cast<int>(lane)];
-  if (waits.empty() || waits.back().source < command) return;  // met through a third lane
+  if (waits.empty() || waits.back().source < command) return;                  // met through a third lane
   if (waits.size() >= 2 && waits[waits.size() - 2].source >= command) return;  // met twice
   Wait& wait = commands_[waits.back().target].waits[waits.back().index];
   wait.reason = std::min(wait.reason, reason);

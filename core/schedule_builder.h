@@ -54,7 +54,7 @@ class ScheduleBuilder {
   std::vector<ScheduledCommand> commands_;
   HappensBefore order_;
   std::array<bool, kNumLanes> forked_ = {};
-  std::vector<std::vector<Touched>> touched_;  // by buffer
+  std::vector<std::vector<Touched>> touched_;                                 // by buffer
   std::array<std::array<std::vector<KeptWait>, kNumLanes>, kNumLanes> kept_;  // [from][to], both ends ascending
 };
 

@@ -18,14 +18,18 @@ class Skyline {
  public:
   explicit Skyline(int32_t num_points) {
     while (leaves_ < num_points) leaves_ *= 2;
-    highest_.assign(2 * leaves_, 0);
-    raised_.assign(2 * leaves_, 0);
   }
 
   // The greatest height in the interval.
-  int64_t Highest(const Interval& interval) const { return Highest(1, 0, leaves_ - 1, interval); }
+  int64_t Highest(const Interval& interval) const {
+    return highest_.empty() ? 0 : Highest(1, 0, leaves_ - 1, interval);
+  }
   // Makes every height in the interval at least `height`.
-  void Raise(const Interval& interval, int64_t height) { Raise(1, 0, leaves_ - 1, interval, height); }
+  void Raise(const Interval& interval, int64_t height) {
+    highest_.resize(2 * leaves_);
+    raised_.resize(2 * leaves_);
+    Raise(1, 0, leaves_ - 1, interval, height);
+  }
 
  private:
   int64_t Highest(int32_t branch, int32_t first, int32_t last, const Interval& interval) const {
@@ -48,6 +52,7 @@ class Skyline {
   }
 
   // A complete binary tree over points, root at 1: the greatest height below a branch, and what all of it was raised to.
+  // Empty until something is raised.
   int32_t leaves_ = 1;
   std::vector<int64_t> highest_, raised_;
 };

@@ -17,7 +17,7 @@ absl::Status Refuse(const Parts&... parts) {
   return absl::FailedPreconditionError(absl::StrCat(parts...));
 }
 
-// What must stay on one lane: a kind of communication over an axis. Null for a command that does not communicate.
+// What must stay on one lane: a kind of communication over an axis. Unset for a command that does not communicate.
 struct Communicator {
   absl::string_view kind;
   AxisId axis;
@@ -146,8 +146,8 @@ class ValidatingRecorder : public Recorder {
     for (const Seen& seen : seen_) {
       if (seen.communicator.kind != communicator->kind || seen.communicator.axis != communicator->axis) continue;
       if (seen.lane == command.lane) return absl::OkStatus();
-      return Refuse("it is a ", communicator->kind, " on lane ", Name(command.lane), ", but command #",
-                    seen.command.value(), " is one on lane ", Name(seen.lane), "; a communicator keeps to one lane");
+      return Refuse("it uses the ", communicator->kind, " communicator on lane ", Name(command.lane), ", but command #",
+                    seen.command.value(), " uses it on lane ", Name(seen.lane), "; a communicator keeps to one lane");
     }
     seen_.push_back({*communicator, command.lane, id});
     return absl::OkStatus();

@@ -3,8 +3,8 @@
 #include <cstring>
 #include <fstream>
 #include <iostream>
-#include <iterator>
 #include <optional>
+#include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -102,7 +102,7 @@ absl::StatusOr<Shape> ReadShape() {
   const std::string text = absl::GetFlag(FLAGS_param_shape);
   Shape shape;
   for (absl::string_view extent : absl::StrSplit(text, 'x')) {
-    if (!absl::SimpleAtoi(extent, &shape.emplace_back())) {
+    if (!absl::SimpleAtoi(extent, &shape.emplace_back()) || shape.back() < 0) {
       return absl::InvalidArgumentError(
           absl::StrCat("--param_shape is \"", text, "\"; give rows and columns, such as 16384x16384"));
     }
@@ -113,13 +113,14 @@ absl::StatusOr<Shape> ReadShape() {
 absl::StatusOr<Model> ReadModelFile(const std::string& path) {
   errno = 0;
   std::ifstream file(path, std::ios::binary);
-  const std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
-  // A folder opens, but does not read.
-  if (!file.is_open() || errno != 0) {
+  std::ostringstream text;
+  text << file.rdbuf();
+  // A folder opens, but does not read; an empty file reads, but gives nothing.
+  if (!file.is_open() || (text.fail() && errno != 0)) {
     return absl::InvalidArgumentError(
         absl::StrCat("cannot read --model=", path, " (", std::strerror(errno), "); give the path of a model file"));
   }
-  return Model::FromJson(text);
+  return Model::FromJson(text.str());
 }
 
 absl::StatusOr<Model> ReadModel() {
@@ -134,6 +135,9 @@ absl::StatusOr<Model> ReadModel() {
   REPRISE_ASSIGN_OR_RETURN(const Shape shape, ReadShape());
   REPRISE_ASSIGN_OR_RETURN(const DType dtype,
                            Choose<DType>(FLAGS_dtype, {{"bf16", DType::kBFloat16}, {"f32", DType::kFloat32}}));
+  if (absl::GetFlag(FLAGS_tokens) < 0) {
+    return absl::InvalidArgumentError(absl::StrCat("--tokens is ", absl::GetFlag(FLAGS_tokens), "; give 0 or more"));
+  }
   return StackModel(*units, shape, dtype, absl::GetFlag(FLAGS_tokens));
 }
 

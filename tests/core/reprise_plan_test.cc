@@ -16,13 +16,15 @@
 namespace reprise {
 namespace {
 
+using testing::FinishedRun;
 using ::testing::HasSubstr;
-using testing::Run;
 using ::testing::StartsWith;
 
-Run Tool(const std::string& flags) { return testing::RunExecutable(REPRISE_PLAN, flags + " 2>/dev/null"); }
+FinishedRun Tool(const std::string& flags) { return testing::RunExecutable(REPRISE_PLAN, flags + " 2>/dev/null"); }
 // What it prints on the standard error.
-Run ToolErrors(const std::string& flags) { return testing::RunExecutable(REPRISE_PLAN, flags + " 2>&1 >/dev/null"); }
+FinishedRun ToolErrors(const std::string& flags) {
+  return testing::RunExecutable(REPRISE_PLAN, flags + " 2>&1 >/dev/null");
+}
 
 constexpr char kSmall[] = "--stack=2 --param_shape=64x64 --tokens=8 ";
 
@@ -70,14 +72,14 @@ TEST(ReprisePlanTest, EveryFlagReachesThePlan) {
       {"--verify=true", {}},
   };
   for (const Case& c : cases) {
-    const Run run = Tool(absl::StrCat(kSmall, c.flags, " --format=text"));
+    const FinishedRun run = Tool(absl::StrCat(kSmall, c.flags, " --format=text"));
     EXPECT_EQ(run.exit_code, 0) << c.flags;
     EXPECT_EQ(run.output, ToText(SmallPlan(c.options, c.world_size))) << c.flags;
   }
 }
 
 TEST(ReprisePlanTest, ForwardPlansHaveNoBackward) {
-  const Run run = Tool(absl::StrCat(kSmall, "--forward --format=text"));
+  const FinishedRun run = Tool(absl::StrCat(kSmall, "--forward --format=text"));
   EXPECT_EQ(run.exit_code, 0);
   EXPECT_EQ(run.output, ToText(*PlanForward(*StackModel(2, {64, 64}, DType::kBFloat16, 8), 2, {})));
 }
@@ -92,7 +94,7 @@ TEST(ReprisePlanTest, ReadsAModelFile) {
 
 // The founding figures: four equal units, two weight slots, two microbatches.
 TEST(ReprisePlanTest, JsonSummaryHasTheStepsCounts) {
-  const Run run = Tool("--stack=4 --microbatches=2 --format=json");
+  const FinishedRun run = Tool("--stack=4 --microbatches=2 --format=json");
   ASSERT_EQ(run.exit_code, 0);
   const nlohmann::json summary = nlohmann::json::parse(run.output)["summary"];
   EXPECT_EQ(summary["all_gathers"], 10);
@@ -144,9 +146,9 @@ TEST(ReprisePlanTest, RefusesBadFlagsInOneLineWithARemedy) {
       {"--stack=2 --param_shape=64", "rank 1", "{rows, columns}"},
       {"--stack=2 --param_shape=64x", "--param_shape is \"64x\"", "such as 16384x16384"},
       {"--stack=2 --param_shape=axb", "--param_shape is \"axb\"", "such as 16384x16384"},
-      {"--stack=2 --param_shape=-4x4", "-4", ";"},
+      {"--stack=2 --param_shape=-4x4", "--param_shape is \"-4x4\"", "such as 16384x16384"},
       {"--stack=2 --dtype=f16", "--dtype is \"f16\"", "give one of: bf16, f32"},
-      {"--stack=2 --tokens=-1", "-1", ";"},
+      {"--stack=2 --tokens=-1", "--tokens is -1", "give 0 or more"},
       {"--stack=2 --world_size=0", "0", ";"},
       {"--stack=2 --microbatches=0", "0 microbatches", "positive multiple of 1"},
       {"--stack=2 --microbatches=3 --microbatches_per_graph=2", "3 microbatches", "positive multiple of 2"},
@@ -168,7 +170,7 @@ TEST(ReprisePlanTest, RefusesBadFlagsInOneLineWithARemedy) {
       {"--stack", "--stack lacks a value", "--help"},
   };
   for (const Case& c : cases) {
-    const Run run = ToolErrors(c.flags);
+    const FinishedRun run = ToolErrors(c.flags);
     EXPECT_EQ(run.exit_code, 2) << c.flags;
     EXPECT_THAT(run.output, StartsWith("reprise_plan: ")) << c.flags;
     EXPECT_THAT(run.output, HasSubstr(c.what)) << c.flags;

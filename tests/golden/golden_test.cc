@@ -46,7 +46,7 @@ TEST_P(GoldenTest, PlanIsAsWritten) {
   const std::string expected((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
   absl::string_view flags = command;
   ASSERT_TRUE(absl::ConsumePrefix(&flags, kCommand)) << "the first line is \"" << command << "\"";
-  const testing::Run run = testing::RunExecutable(REPRISE_PLAN, std::string(flags) + " --format=text 2>&1");
+  const testing::FinishedRun run = testing::RunExecutable(REPRISE_PLAN, std::string(flags) + " --format=text 2>&1");
   ASSERT_EQ(run.exit_code, 0) << run.output;
   if (update) {
     std::ofstream(GetParam()) << command << "\n" << run.output;

@@ -21,7 +21,7 @@ class PlanBuilder {
     plan_.options.weight_slots = plan_.weight_slots = 1;
     plan_.options.gradient_slots = 1;
     plan_.options.microbatches_per_graph = 1;
-    model_.AddInput({.name = "tensor", .shape = {1}});
+    tensor_ = model_.AddInput({.name = "tensor", .shape = {1}});
   }
 
   UnitId Unit(const std::string& name, int64_t num_elements) {
@@ -34,7 +34,7 @@ class PlanBuilder {
     plan_.unit_buffers.emplace_back();
     return unit;
   }
-  CallId Call(const std::string& name) { return model_.AddCall({.name = name}); }
+  CallId Call(const std::string& name) { return model_.AddCall({.name = name, .inputs = {tensor_}}); }
   // Grows the storage to hold it.
   BufferId Buffer(const std::string& name, Storage storage, int64_t num_bytes, int64_t offset) {
     plan_.buffers.push_back({name, storage, num_bytes, offset});
@@ -69,6 +69,7 @@ class PlanBuilder {
 
  private:
   ModelBuilder model_;
+  TensorId tensor_;  // the only one, read by every call
   Plan plan_;
 };
 

@@ -9,14 +9,14 @@
 
 namespace reprise::testing {
 
-struct Run {
+struct FinishedRun {
   int exit_code = -1;  // -1: it did not start, or a signal ended it
   std::string output;
 };
 
 // `arguments` and redirections as a shell reads them.
-inline Run RunExecutable(const std::string& path, const std::string& arguments) {
-  Run run;
+inline FinishedRun RunExecutable(const std::string& path, const std::string& arguments) {
+  FinishedRun run;
   FILE* pipe = popen(("'" + path + "' " + arguments).c_str(), "r");
   if (pipe == nullptr) return run;
   char block[4096];

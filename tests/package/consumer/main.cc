@@ -1,6 +1,6 @@
 // Plans the model loss = sum of w * x for two ranks and, where the graph library is there, trains it for one step.
 #include <iostream>
-#include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -51,27 +51,28 @@ absl::Status Plan(const Dot& dot) {
 
 #ifdef CONSUMER_HAS_GRAPH
 absl::Status Train(const Dot& dot) {
-  const reprise::ComputeTable compute = {{dot.call,
-                                          {.forward =
-                                               [&dot](reprise::ComputeContext& context) {
-                                                 const auto w = context.parameter<float>(dot.w);
-                                                 const auto x = context.input<float>(dot.x);
-                                                 const auto loss = context.output<float>(dot.loss);
-                                                 if (!context.status().ok()) return context.status();
-                                                 *loss.data = 0;
-                                                 for (int i = 0; i < kSize; ++i) *loss.data += w.data[i] * x.data[i];
-                                                 return absl::OkStatus();
-                                               },
-                                           .backward =
-                                               [&dot](reprise::ComputeContext& context) {
-                                                 const auto x = context.saved<const float>(dot.x);
-                                                 const auto scale = context.output_gradient<float>(dot.loss);
-                                                 const auto gradient = context.parameter_gradient<float>(dot.w);
-                                                 if (!context.status().ok()) return context.status();
-                                                 for (int i = 0; i < kSize; ++i)
-                                                   gradient.data[i] = *scale.data * x.data[i];
-                                                 return absl::OkStatus();
-                                               }}}};
+  const auto forward = [&dot](reprise::ComputeContext& context) {
+    const auto w = context.parameter<float>(dot.w);
+    const auto x = context.input<float>(dot.x);
+    const auto loss = context.output<float>(dot.loss);
+    if (!context.status().ok()) return context.status();
+    context.stream().host_queue().Enqueue([w, x, loss] {
+      *loss.data = 0;
+      for (int i = 0; i < kSize; ++i) *loss.data += w.data[i] * x.data[i];
+    });
+    return absl::OkStatus();
+  };
+  const auto backward = [&dot](reprise::ComputeContext& context) {
+    const auto x = context.saved<const float>(dot.x);
+    const auto scale = context.output_gradient<float>(dot.loss);
+    const auto gradient = context.parameter_gradient<float>(dot.w);
+    if (!context.status().ok()) return context.status();
+    context.stream().host_queue().Enqueue([x, scale, gradient] {
+      for (int i = 0; i < kSize; ++i) gradient.data[i] = *scale.data * x.data[i];
+    });
+    return absl::OkStatus();
+  };
+  const reprise::ComputeTable compute = {{dot.call, {.forward = forward, .backward = backward}}};
   REPRISE_ASSIGN_OR_RETURN(const auto world, reprise::CreateHostWorld({.size = 2}));
   REPRISE_ASSIGN_OR_RETURN(const auto parameters, reprise::ShardedParameters::Create(world, dot.model));
   REPRISE_RETURN_IF_ERROR(parameters->Write("w", std::vector<float>(kSize, 1)));

@@ -1,0 +1,148 @@
+// Every rank reads every parameter as a whole, and receives its part of the sum over ranks.
+#include <cstdint>
+
+#include "reprise/kernels/cross_entropy.h"
+#include "reprise/kernels/linear.h"
+#include "tests/conformance/conformance.h"
+#include "tests/testing/status_matchers.h"
+
+namespace reprise::testing {
+namespace {
+
+// y = x w^T and the cross-entropy of y over two classes.
+struct TwoClasses {
+  Model model;
+  ComputeTable compute;
+  ParameterId w;
+  TensorId x, labels, y, loss;
+};
+
+TwoClasses MakeTwoClasses(int64_t columns) {
+  TwoClasses m;
+  ModelBuilder b;
+  const UnitId unit = b.AddUnit("u");
+  m.w = b.AddParameter(unit, {.name = "w", .shape = {2, columns}, .dtype = DType::kFloat32});
+  m.x = b.AddInput({.name = "x", .shape = {columns, columns}, .dtype = DType::kFloat32});
+  m.labels = b.AddInput({.name = "labels", .shape = {columns}, .dtype = DType::kInt32});
+  m.y = b.AddOutput({.name = "y", .shape = {columns, 2}, .dtype = DType::kFloat32});
+  m.loss = b.AddOutput({.name = "loss", .shape = {}, .dtype = DType::kFloat32});
+  const CallId linear =
+      b.AddCall({.name = "linear", .units = {unit}, .inputs = {m.x}, .outputs = {m.y}, .saved = {m.x}});
+  const CallId loss =
+      b.AddCall({.name = "loss", .inputs = {m.y, m.labels}, .outputs = {m.loss}, .saved = {m.y, m.labels}});
+  b.SetLoss(m.loss);
+  m.model = *b.Build();
+  m.compute[linear] = {
+      [=](ComputeContext& c) {
+        return kernels::Linear<float>(c.stream(), c.input<float>(m.x), c.parameter<float>(m.w), c.output<float>(m.y));
+      },
+      [=](ComputeContext& c) {
+        return kernels::LinearBackward<float, float>(c.stream(), c.output_gradient<float>(m.y),
+                                                     c.saved<const float>(m.x), c.parameter<float>(m.w), {},
+                                                     c.parameter_gradient<float>(m.w));
+      }};
+  m.compute[loss] = {[=](ComputeContext& c) {
+                       return kernels::CrossEntropy<float>(c.stream(), c.input<float>(m.y), c.input<int32_t>(m.labels),
+                                                           c.output<float>(m.loss));
+                     },
+                     [=](ComputeContext& c) {
+                       return kernels::CrossEntropyBackward<float>(
+                           c.stream(), c.output_gradient<float>(m.loss), c.saved<const float>(m.y),
+                           c.saved<const int32_t>(m.labels), c.input_gradient<float>(m.y));
+                     }};
+  return m;
+}
+
+TEST_P(ConformanceTest, CollectivesGatherWholeParametersInOrder) {
+  constexpr int64_t kColumns = 96;  // 192 elements: real ones and padding, shared by the ranks
+  const TwoClasses m = MakeTwoClasses(kColumns);
+  REPRISE_ASSERT_OK_AND_ASSIGN(const Plan plan, PlanForward(m.model, ranks(), {}));
+  REPRISE_ASSERT_OK_AND_ASSIGN(
+      const std::unique_ptr<PlanRunner> runner,
+      NewRunner(plan, m.compute, [](ParameterId, int64_t element) { return static_cast<float>(element + 1); }));
+  ASSERT_THAT(runner->BeginStep(1), IsOk());
+  // The identity, so that y is w transposed.
+  ASSERT_THAT(runner->ReplayGraph(plan.first,
+                                  [&](int, int64_t, TensorId tensor, int64_t element) {
+                                    return tensor == m.x && element % (kColumns + 1) == 0 ? 1.0 : 0.0;
+                                  }),
+              IsOk());
+  for (size_t local = 0; local < world_->local_ranks().size(); ++local) {
+    REPRISE_ASSERT_OK_AND_ASSIGN(
+        const std::vector<float> y,
+        runner->ReadAs<float>(static_cast<int>(local), plan.tensor_buffers[m.y.value()].value));
+    for (int64_t i = 0; i < kColumns * 2; ++i) {
+      ASSERT_EQ(y[i], static_cast<float>(i % 2 * kColumns + i / 2 + 1))
+          << "element " << i << " on local rank " << local;
+    }
+  }
+}
+
+class Reductions {
+ public:
+  // Every rank's gradient of w[c][j] is loss_scale (1/2 - [c = label]) x[.][j] summed over rows and divided by their
+  // number, which is a power of two; with w = 0, x = rank + 1 everywhere and labels 0 it is loss_scale (rank + 1) / 2,
+  // negative for class 0. So the sum over ranks is exact in every dtype as long as it is below 2^8.
+  static float Expected(int ranks, int64_t element, int64_t columns) {
+    const double sum = 0.5 * ranks * (ranks + 1) / 2;
+    return static_cast<float>(kLossScale * (element < columns ? -sum : sum));
+  }
+  static constexpr double kLossScale = 4;  // of PlanRunner
+};
+
+TEST_P(ConformanceTest, CollectivesReduceGradientsToTheirOwners) {
+  constexpr int64_t kColumns = 64;
+  const TwoClasses m = MakeTwoClasses(kColumns);
+  for (const Transport transport : {Transport::kDefault, Transport::kSymmetric, Transport::kCopyEngine}) {
+    for (const DType wire : {DType::kFloat32, DType::kBFloat16}) {
+      REPRISE_ASSERT_OK_AND_ASSIGN(const Plan plan,
+                                   PlanTraining(m.model, ranks(), {.transport = transport, .wire = wire}));
+      absl::StatusOr<std::unique_ptr<PlanRunner>> runner =
+          NewRunner(plan, m.compute, [](ParameterId, int64_t) { return 0.0f; });
+      if (absl::IsUnavailable(runner.status())) continue;  // the machine lacks the transport
+      ASSERT_THAT(runner, IsOk());
+      ASSERT_THAT((*runner)->BeginStep(1), IsOk());
+      ASSERT_THAT((*runner)->ReplayGraph(plan.first, [&](int rank, int64_t, TensorId tensor,
+                                                         int64_t) { return tensor == m.x ? rank + 1.0 : 0.0; }),
+                  IsOk());
+      const FlatGroup& group = plan.layout.units[0].groups[0];
+      for (size_t local = 0; local < world_->local_ranks().size(); ++local) {
+        REPRISE_ASSERT_OK_AND_ASSIGN(
+            const std::vector<float> sums,
+            (*runner)->ReadAs<float>(static_cast<int>(local), plan.unit_buffers[0].accumulators[0]));
+        std::vector<float> expected(group.shard_elements, 0);  // padding stays as it was
+        for (const ShardSegment& segment : Segments(group, world_->local_ranks()[local])) {
+          for (int64_t i = 0; i < segment.num_elements; ++i) {
+            expected[segment.shard_element + i] =
+                Reductions::Expected(ranks(), segment.parameter_element + i, kColumns);
+          }
+        }
+        EXPECT_EQ(sums, expected) << Name(transport) << ", wire " << Name(wire) << ", local rank " << local;
+      }
+    }
+  }
+}
+
+TEST_P(ConformanceTest, CollectivesSumLossAndNormOverRanks) {
+  constexpr int64_t kColumns = 64;
+  const TwoClasses m = MakeTwoClasses(kColumns);
+  REPRISE_ASSERT_OK_AND_ASSIGN(const Plan plan, PlanTraining(m.model, ranks(), {}));
+  REPRISE_ASSERT_OK_AND_ASSIGN(const std::unique_ptr<PlanRunner> runner,
+                               NewRunner(plan, m.compute, [](ParameterId, int64_t) { return 0.0f; }));
+  ASSERT_THAT(
+      runner->RunStep(1, [&](int rank, int64_t, TensorId tensor, int64_t) { return tensor == m.x ? rank + 1.0 : 0.0; }),
+      IsOk());
+  const double element = Reductions::Expected(ranks(), 0, kColumns);
+  for (size_t local = 0; local < world_->local_ranks().size(); ++local) {
+    REPRISE_ASSERT_OK_AND_ASSIGN(const std::vector<StepState> state,
+                                 runner->ReadAs<StepState>(static_cast<int>(local), plan.step_state));
+    EXPECT_EQ(state[0].norm_squared, 2 * kColumns * element * element);
+    // Each rank's loss is log 2, rounded to float.
+    EXPECT_NEAR(state[0].loss_total, ranks() * 0.6931471805599453, ranks() * 0x1p-22);
+    EXPECT_EQ(state[0].optimizer_steps, 1);
+    EXPECT_EQ(state[0].skip, 0);
+  }
+}
+
+}  // namespace
+}  // namespace reprise::testing

@@ -1,0 +1,190 @@
+#include "reprise/graph/world.h"
+
+#include <cstdint>
+#include <cstring>
+
+#include "reprise/graph/host_world.h"
+#include "tests/testing/status_matchers.h"
+
+namespace reprise {
+namespace {
+
+using ::reprise::testing::IsOk;
+using ::reprise::testing::StatusIs;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+// One rank of several. Keeps what it would send, and gets `all`.
+class OneRank : public World {
+ public:
+  OneRank(int rank, int size) : ranks_({rank}), size_(size) {}
+
+  int size() const override { return size_; }
+  absl::Span<const int> local_ranks() const override { return ranks_; }
+  absl::StatusOr<std::shared_ptr<MemoryBlock>> Allocate(MemoryKind, int64_t) override { return Unused(); }
+  absl::Status CopyToRank(int, void*, const void*, int64_t) override { return Unused(); }
+  absl::Status CopyToHost(int, void*, const void*, int64_t) override { return Unused(); }
+  absl::Status FillBytes(int, void*, uint8_t, int64_t) override { return Unused(); }
+  absl::Status Synchronize() override { return Unused(); }
+  absl::StatusOr<std::unique_ptr<Recorder>> NewRecorder(Execution, std::shared_ptr<const Bindings>) override {
+    return Unused();
+  }
+  absl::StatusOr<std::vector<std::string>> ExchangeBytes(absl::Span<const std::string> mine) override {
+    sent = mine.front();
+    if (all.empty()) return absl::UnavailableError("peer gone");
+    return all;
+  }
+
+  std::string sent;
+  std::vector<std::string> all;
+
+ private:
+  static absl::Status Unused() { return absl::UnimplementedError("not part of the test"); }
+
+  const std::vector<int> ranks_;
+  const int size_;
+};
+
+struct Ballot {
+  std::string phase = "planning";
+  absl::Status status = {};
+  Fingerprint fingerprint = {1, 2};
+};
+
+// What each rank gets from a vote.
+std::vector<absl::Status> Vote(const std::vector<Ballot>& ballots) {
+  const int size = static_cast<int>(ballots.size());
+  std::vector<std::string> all;
+  for (int rank = 0; rank < size; ++rank) {
+    OneRank world(rank, size);
+    world.Agree(ballots[rank].phase, ballots[rank].status, ballots[rank].fingerprint).IgnoreError();
+    all.push_back(world.sent);
+  }
+  std::vector<absl::Status> results;
+  for (int rank = 0; rank < size; ++rank) {
+    OneRank world(rank, size);
+    world.all = all;
+    results.push_back(world.Agree(ballots[rank].phase, ballots[rank].status, ballots[rank].fingerprint));
+  }
+  return results;
+}
+
+TEST(WorldTest, RanksThatAgreeGoOn) {
+  for (const absl::Status& status : Vote({{}, {}, {}})) EXPECT_THAT(status, IsOk());
+}
+
+TEST(WorldTest, AFailureOfOneRankStopsAllAndItKeepsItsOwnError) {
+  const absl::Status own = absl::ResourceExhaustedError("3 GiB missing");
+  const std::vector<absl::Status> results = Vote({{}, {.status = own}, {}});
+  EXPECT_EQ(results[1], own);
+  EXPECT_EQ(results[0], results[2]);
+  EXPECT_THAT(results[0], StatusIs(absl::StatusCode::kFailedPrecondition,
+                                   AllOf(HasSubstr("planning failed on rank 1 of 3"), HasSubstr("RESOURCE_EXHAUSTED"),
+                                         HasSubstr("3 GiB missing"))));
+}
+
+TEST(WorldTest, DifferentFingerprintsAreRefusedWithBothSides) {
+  const std::vector<absl::Status> results = Vote({{}, {.fingerprint = {1, 3}}, {}, {.fingerprint = {1, 3}}});
+  for (const absl::Status& status : results) EXPECT_EQ(status, results[0]);
+  EXPECT_THAT(results[0],
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       AllOf(HasSubstr("planning"), HasSubstr("00000000000000010000000000000002 on ranks 0, 2 but "
+                                                              "00000000000000010000000000000003 on ranks 1, 3"))));
+}
+
+TEST(WorldTest, DifferentPhasesAreRefusedWithBothSides) {
+  const std::vector<absl::Status> results = Vote({{}, {.phase = "recording"}});
+  EXPECT_THAT(results[1], StatusIs(absl::StatusCode::kFailedPrecondition,
+                                   HasSubstr("phase planning on rank 0 but recording on rank 1")));
+}
+
+TEST(WorldTest, AnUnreadableVoteIsAnError) {
+  OneRank world(0, 2);
+  world.all = {"short", "short"};
+  EXPECT_THAT(world.Agree("planning", absl::OkStatus(), {}),
+              StatusIs(absl::StatusCode::kInternal, HasSubstr("vote of rank 0 has 5 bytes")));
+}
+
+TEST(WorldTest, AFailedExchangeIsReturned) {
+  OneRank world(0, 2);
+  EXPECT_THAT(world.Agree("planning", absl::OkStatus(), {}), StatusIs(absl::StatusCode::kUnavailable, "peer gone"));
+  EXPECT_THAT(world.Sum({1.0}), StatusIs(absl::StatusCode::kUnavailable, "peer gone"));
+}
+
+TEST(WorldTest, SumAddsInRankOrder) {
+  REPRISE_ASSERT_OK_AND_ASSIGN(const std::shared_ptr<World> world, CreateHostWorld({.size = 3}));
+  // (1e300 - 1e300) + 1 is 1, and 1e300 + (1 - 1e300) is 0.
+  EXPECT_EQ(world->Sum({1e300, -1e300, 1.0}).value(), 1.0);
+  EXPECT_EQ(world->Sum({1.0, 1e300, -1e300}).value(), 0.0);
+}
+
+TEST(WorldTest, SumRefusesBytesOfAnotherCall) {
+  OneRank world(0, 2);
+  world.all = {std::string(8, '\0'), std::string(20, '\0')};
+  EXPECT_THAT(world.Sum({1.0}), StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("rank 1 gave 20 bytes")));
+}
+
+TEST(HostWorldTest, RefusesSizesOutOfRange) {
+  for (const int size : {-1, 0, 1025}) {
+    EXPECT_THAT(CreateHostWorld({.size = size}),
+                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("between 1 and 1024")));
+  }
+  EXPECT_THAT(CreateHostWorld({.size = 1024}), IsOk());
+}
+
+TEST(HostWorldTest, DrivesAllRanks) {
+  REPRISE_ASSERT_OK_AND_ASSIGN(const std::shared_ptr<World> world, CreateHostWorld({.size = 3}));
+  EXPECT_EQ(world->size(), 3);
+  EXPECT_THAT(world->local_ranks(), ElementsAre(0, 1, 2));
+  EXPECT_THAT(world->ExchangeBytes({"a", "", "c"}).value(), ElementsAre("a", "", "c"));
+  EXPECT_THAT(world->ExchangeBytes({"a"}), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("3 are local")));
+}
+
+TEST(HostWorldTest, MemoryIsAlignedAndHoldsNaN) {
+  REPRISE_ASSERT_OK_AND_ASSIGN(const std::shared_ptr<World> world, CreateHostWorld({.size = 2}));
+  REPRISE_ASSERT_OK_AND_ASSIGN(const std::shared_ptr<MemoryBlock> block, world->Allocate(MemoryKind::kLocal, 100));
+  EXPECT_EQ(block->num_bytes(), 100);
+  EXPECT_NE(block->address(0), block->address(1));
+  for (const int local : {0, 1}) {
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(block->address(local)) % kBufferAlignment, 0u);
+    EXPECT_EQ(std::string(reinterpret_cast<const char*>(block->address(local)), 100), std::string(100, '\xff'));
+  }
+}
+
+TEST(HostWorldTest, RefusesMemoryThatThereIsNot) {
+  REPRISE_ASSERT_OK_AND_ASSIGN(const std::shared_ptr<World> world, CreateHostWorld({}));
+  EXPECT_EQ(world->Allocate(MemoryKind::kLocal, 0).value()->address(0), nullptr);
+  EXPECT_THAT(world->Allocate(MemoryKind::kLocal, -1), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("-1")));
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+  EXPECT_THAT(world->Allocate(MemoryKind::kLocal, int64_t{1} << 60),
+              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("1152921504606846976 bytes of rank 0")));
+#endif
+}
+
+TEST(HostWorldTest, CopiesBothWays) {
+  REPRISE_ASSERT_OK_AND_ASSIGN(const std::shared_ptr<World> world, CreateHostWorld({.size = 2}));
+  REPRISE_ASSERT_OK_AND_ASSIGN(const std::shared_ptr<MemoryBlock> block, world->Allocate(MemoryKind::kLocal, 4));
+  ASSERT_THAT(world->FillBytes(1, block->address(1), 7, 4), IsOk());
+  ASSERT_THAT(world->CopyToRank(1, block->address(1), "ab", 2), IsOk());
+  char bytes[4];
+  ASSERT_THAT(world->CopyToHost(1, bytes, block->address(1), 4), IsOk());
+  EXPECT_THAT(bytes, ElementsAre('a', 'b', 7, 7));
+  EXPECT_THAT(world->FillBytes(2, block->address(1), 0, 4),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("local rank 2 of 2")));
+  EXPECT_THAT(world->CopyToHost(0, bytes, block->address(0), -1), Not(IsOk()));
+}
+
+TEST(HostWorldTest, RefusesBindingsOfAnotherWorld) {
+  REPRISE_ASSERT_OK_AND_ASSIGN(const std::shared_ptr<World> world, CreateHostWorld({.size = 2}));
+  EXPECT_THAT(world->NewRecorder(Execution::kGraph, nullptr), Not(IsOk()));
+  auto bindings = std::make_shared<Bindings>();
+  bindings->plan = std::make_shared<const Plan>();
+  bindings->ranks = {0};
+  EXPECT_THAT(world->NewRecorder(Execution::kGraph, bindings),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("this world has 2")));
+}
+
+}  // namespace
+}  // namespace reprise
