@@ -1,7 +1,9 @@
 // The README's example, compiled and run. What lies between the markers is the README's text.
 #include <algorithm>
 #include <cstdio>
+#include <fstream>
 #include <iostream>
+#include <iterator>
 #include <sstream>
 #include <string>
 
@@ -84,6 +86,21 @@ absl::Status Train(std::shared_ptr<World> world) {
   return session->Synchronize();
 }
 // README example ends
+
+std::string ReadFile(const std::string& path) {
+  std::ifstream file(path);
+  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+}
+
+TEST(ReadmeExampleTest, IsTheTextOfTheReadme) {
+  const std::string begin = "// README example begins\n", end = "// README example ends\n";
+  const std::string source = ReadFile("tests/graph/readme_example_test.cc");
+  const size_t first = source.find("\n" + begin) + 1 + begin.size();
+  const std::string example = source.substr(first, source.find("\n" + end) + 1 - first);
+  ASSERT_GT(example.size(), 1000u);
+  EXPECT_NE(ReadFile("README.md").find("```cpp\n" + example + "```\n"), std::string::npos)
+      << "README.md does not hold the example as it stands between the markers of this file";
+}
 
 TEST(ReadmeExampleTest, Learns) {
   ::testing::internal::CaptureStdout();
