@@ -87,8 +87,8 @@ std::vector<std::vector<int32_t>> Orders(const std::vector<Item>& items) {
 
 }  // namespace
 
-// An item that does not fit in time moves to the front half of what precedes it, at a place drawn from a fixed seed: the
-// placement that follows gives it room where it hurts least.
+// An item that does not fit in time moves to the front half of what precedes it, at a place drawn from a fixed seed:
+// the placement that follows gives it room where it hurts least.
 void ImproveByFirstFit(const std::vector<Item>& items, int64_t enough, Placement& best) {
   FirstFit fit(items, best);
   std::mt19937_64 random(0);

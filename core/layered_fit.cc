@@ -6,51 +6,72 @@
 #include <limits>
 #include <map>
 #include <queue>
+#include <set>
 #include <utility>
 
 namespace reprise::internal {
 namespace {
 
-// Gaps looked at for one item before it goes above everything. The plans of equal stacks and transformers that were
-// measured (10,000 calls) have at most a few free at once; the limit keeps the cost of any other within O(n log n).
+// Gaps looked at for one item in order of offsets, and then in order of size, before it goes above everything: keeps
+// the cost of any input within O(n log n). The most that an item needed were 2 in stacks of 10,000 units and 17 in 200
+// random models of up to 41 calls.
 constexpr int kMaxGaps = 64;
 
 // The bytes that no short item uses at one point.
 class Gaps {
  public:
-  // Takes `bytes` from the first gap that has them at or above `floor`.
+  Gaps() { Add(0, std::numeric_limits<int64_t>::max()); }
+
+  // Takes `bytes` from the first gap that has them at or above `floor`, or from one that is hardly larger.
   int64_t Take(int64_t floor, int64_t bytes) {
-    auto gap = ends_.upper_bound(floor);
-    if (gap != ends_.begin()) --gap;
-    const auto offset = [&] { return std::max(gap->first, floor); };
-    for (int looked_at = 1; gap->second - bytes < offset(); ++looked_at) {
-      gap = looked_at < kMaxGaps ? std::next(gap) : std::prev(ends_.end());
-    }
-    const int64_t first = offset(), last = gap->second;
-    if (first == gap->first) {
-      ends_.erase(gap);
-    } else {
-      gap->second = first;
-    }
-    if (first + bytes < last) ends_.emplace(first + bytes, last);
-    return first;
+    const ByOffset::iterator gap = Find(floor, bytes);
+    const int64_t begin = gap->first, end = gap->second, offset = std::max(begin, floor);
+    Remove(gap);
+    if (begin < offset) Add(begin, offset);
+    if (offset + bytes < end) Add(offset + bytes, end);
+    return offset;
   }
   void Free(int64_t offset, int64_t bytes) {
     int64_t end = offset + bytes;
-    auto next = ends_.lower_bound(offset);
+    const auto next = ends_.lower_bound(offset);
+    if (next != ends_.begin() && std::prev(next)->second == offset) {
+      offset = std::prev(next)->first;
+      Remove(std::prev(next));
+    }
     if (next != ends_.end() && next->first == end) {
       end = next->second;
-      next = ends_.erase(next);
+      Remove(next);
     }
-    if (next != ends_.begin() && std::prev(next)->second == offset) {
-      std::prev(next)->second = end;
-    } else {
-      ends_.emplace_hint(next, offset, end);
-    }
+    Add(offset, end);
   }
 
  private:
-  std::map<int64_t, int64_t> ends_ = {{0, std::numeric_limits<int64_t>::max()}};  // by first byte; the last is endless
+  using ByOffset = std::map<int64_t, int64_t>;
+
+  ByOffset::iterator Find(int64_t floor, int64_t bytes) {
+    const auto fits = [&](ByOffset::iterator gap) { return gap->second - bytes >= std::max(gap->first, floor); };
+    auto gap = ends_.upper_bound(floor);
+    if (gap != ends_.begin()) --gap;
+    for (int looked_at = 0; looked_at < kMaxGaps && gap != ends_.end(); ++looked_at, ++gap) {
+      if (fits(gap)) return gap;
+    }
+    auto size = sizes_.lower_bound({bytes, 0});
+    for (int looked_at = 0; looked_at < kMaxGaps && size != sizes_.end(); ++looked_at, ++size) {
+      if (const auto found = ends_.find(size->second); fits(found)) return found;
+    }
+    return std::prev(ends_.end());
+  }
+  void Add(int64_t begin, int64_t end) {
+    ends_.emplace(begin, end);
+    sizes_.emplace(end - begin, begin);
+  }
+  void Remove(ByOffset::iterator gap) {
+    sizes_.erase({gap->second - gap->first, gap->first});
+    ends_.erase(gap);
+  }
+
+  ByOffset ends_;                                // by first byte; the last gap is endless
+  std::set<std::pair<int64_t, int64_t>> sizes_;  // and first bytes
 };
 
 int64_t LivePoints(const IntervalItem& item) {
@@ -59,8 +80,7 @@ int64_t LivePoints(const IntervalItem& item) {
   return points;
 }
 
-void Stack(const std::vector<IntervalItem>& items, std::vector<int32_t> longs, Skyline& skyline,
-           Placement& placement) {
+void Stack(const std::vector<IntervalItem>& items, std::vector<int32_t> longs, Skyline& skyline, Placement& placement) {
   std::stable_sort(longs.begin(), longs.end(),
                    [&](int32_t a, int32_t b) { return LivePoints(items[a]) > LivePoints(items[b]); });
   for (const int32_t i : longs) {

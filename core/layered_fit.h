@@ -17,9 +17,9 @@ struct IntervalItem {
   absl::InlinedVector<Interval, 1> intervals = {};
 };
 
-// Items that last for more than `longest_short` points, or have several intervals, are stacked first, longest at the bottom:
-// activations that are kept from forward to backward nest, so they leave no holes. The others go, in order of their
-// begin, to the first gap above what is stacked there.
+// Items that last for more than `longest_short` points, or have several intervals, are stacked first, longest at the
+// bottom: activations that are kept from forward to backward nest, so they leave no holes. The others go, in order of
+// their begin, to the first gap above what is stacked there.
 Placement PlaceInLayers(const std::vector<IntervalItem>& items, int32_t num_points, int32_t longest_short);
 
 }  // namespace reprise::internal

@@ -97,8 +97,7 @@ std::vector<Life> FindLives(const Plan& plan, const Schedule& schedule, const Ha
     const bool gather = std::holds_alternative<AllGather>(command.command);
     for (const BufferUse& use : command.uses) {
       if (use.num_bytes == 0) continue;
-      finder.Use(use.buffer, CommandId(static_cast<int64_t>(i)), command.lane,
-                 gather && use.access == Access::kAssign);
+      finder.Use(use.buffer, CommandId(static_cast<int64_t>(i)), command.lane, gather && use.access == Access::kAssign);
     }
   }
   finder.Use(schedule.end, CommandId(static_cast<int64_t>(schedule.commands.size()) - 1));

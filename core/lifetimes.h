@@ -39,8 +39,8 @@ struct Span {
   int32_t end() const { return *std::max_element(until.begin(), until.end()); }
 };
 
-// May both be in use at once in some legal order? Exactly if of two lives the one that begins later, in issue order, may
-// begin before all uses of the other are complete.
+// May both be in use at once in some legal order? Exactly if of two lives the one that begins later, in issue order,
+// may begin before all uses of the other are complete.
 inline bool Meet(const Span& a, const Span& b) {
   return a.begin <= b.begin ? b.begin <= a.until[b.lane] : a.begin <= b.until[a.lane];
 }

@@ -36,7 +36,8 @@ class Run {
       for (int lane = 0; lane < kNumLanes; ++lane) {
         if (next[lane] == lanes_[lane].size()) continue;
         const int32_t command = lanes_[lane][next[lane]];
-        if (times.begins[command] < 0 && MayBegin(command, completed)) times.begins[command] = static_cast<int32_t>(time);
+        if (times.begins[command] < 0 && MayBegin(command, completed))
+          times.begins[command] = static_cast<int32_t>(time);
         if (times.begins[command] >= 0 && (chosen < 0 || first(command, chosen))) chosen = command;
       }
       times.completes[chosen] = static_cast<int32_t>(time);

@@ -61,10 +61,10 @@ absl::Status PlaceOneAfterTheOther(Plan& plan) {
     if (buffer.storage == Storage::kExternal || buffer.num_bytes == 0) continue;
     int64_t& end_of_storage = end[static_cast<int>(buffer.storage)];
     if (buffer.num_bytes > kMax - (kBufferAlignment - 1) - end_of_storage) {
-      return absl::ResourceExhaustedError(absl::StrCat(
-          "buffer ", buffer.name, " of ", buffer.num_bytes, " bytes does not fit behind the ", end_of_storage,
-          " bytes before it in storage ", std::string(Name(buffer.storage)), ": together they exceed ", kMax,
-          "; make the tensors smaller"));
+      return absl::ResourceExhaustedError(
+          absl::StrCat("buffer ", buffer.name, " of ", buffer.num_bytes, " bytes does not fit behind the ",
+                       end_of_storage, " bytes before it in storage ", std::string(Name(buffer.storage)),
+                       ": together they exceed ", kMax, "; make the tensors smaller"));
     }
     if (!IsTransient(buffer.storage)) buffer.offset = end_of_storage;
     end_of_storage += PaddedBytes(buffer.num_bytes);

@@ -18,7 +18,7 @@ constexpr int64_t PaddedBytes(int64_t bytes) {
 
 // Something with one offset.
 struct Item {
-  int64_t bytes = 0;  // positive
+  int64_t bytes = 0;                        // positive
   absl::InlinedVector<Span, 1> spans = {};  // at least one
 };
 inline bool Meet(const Item& a, const Item& b) {
@@ -27,7 +27,8 @@ inline bool Meet(const Item& a, const Item& b) {
   });
 }
 
-// Items that meet share no byte. Every offset is a sum of items' bytes, so a common alignment of these is one of offsets.
+// Items that meet share no byte. Every offset is a sum of items' bytes, so a common alignment of these is one of
+// offsets.
 struct Placement {
   std::vector<int64_t> offsets = {};  // by item
   int64_t num_bytes = 0;

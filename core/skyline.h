@@ -51,8 +51,8 @@ class Skyline {
     Raise(2 * branch + 1, middle + 1, last, interval, height);
   }
 
-  // A complete binary tree over points, root at 1: the greatest height below a branch, and what all of it was raised to.
-  // Empty until something is raised.
+  // A complete binary tree over points, root at 1: the greatest height below a branch, and what all of it was raised
+  // to. Empty until something is raised.
   int32_t leaves_ = 1;
   std::vector<int64_t> highest_, raised_;
 };

@@ -1,6 +1,7 @@
 #include "reprise/graph/forward_session.h"
 
 #include <algorithm>
+#include <array>
 #include <set>
 #include <utility>
 

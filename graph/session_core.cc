@@ -42,7 +42,7 @@ std::string Phase(absl::string_view phase, absl::string_view name) {
   return name.empty() ? std::string(phase) : absl::StrCat(phase, " of variant ", Quoted(name));
 }
 
-absl::Status FillBlock(World& world, const std::shared_ptr<MemoryBlock>& block) {
+absl::Status ZeroBlock(World& world, const std::shared_ptr<MemoryBlock>& block) {
   for (size_t local = 0; local < world.local_ranks().size() && block->num_bytes() > 0; ++local) {
     const int index = static_cast<int>(local);
     REPRISE_RETURN_IF_ERROR(world.FillBytes(index, block->address(index), 0, block->num_bytes()));
@@ -146,8 +146,8 @@ void SessionCore::Bind() {
 }
 
 absl::Status SessionCore::Reset() {
-  REPRISE_RETURN_IF_ERROR(FillBlock(world(), blocks_[static_cast<int>(Storage::kSession)]));
-  REPRISE_RETURN_IF_ERROR(FillBlock(world(), blocks_[static_cast<int>(Storage::kHostVisible)]));
+  REPRISE_RETURN_IF_ERROR(ZeroBlock(world(), blocks_[static_cast<int>(Storage::kSession)]));
+  REPRISE_RETURN_IF_ERROR(ZeroBlock(world(), blocks_[static_cast<int>(Storage::kHostVisible)]));
   return WriteControl(inputs_.control);
 }
 

@@ -1,7 +1,9 @@
 #include "reprise/graph/sharded_parameters.h"
 
+#include <algorithm>
 #include <cmath>
 #include <numbers>
+#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"

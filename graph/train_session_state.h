@@ -2,7 +2,9 @@
 #ifndef REPRISE_GRAPH_TRAIN_SESSION_STATE_H_
 #define REPRISE_GRAPH_TRAIN_SESSION_STATE_H_
 
+#include <cstdint>
 #include <memory>
+#include <string>
 
 #include "graph/session_core.h"
 #include "reprise/graph/train_session.h"

@@ -81,14 +81,15 @@ absl::Status Gemm(Stream stream, TensorView<const T> a, Transpose transpose_a, T
   const bool a_transposed = transpose_a == Transpose::kYes, b_transposed = transpose_b == Transpose::kYes;
   const int64_t m = a_transposed ? Columns(a) : Rows(a), k = a_transposed ? Rows(a) : Columns(a);
   const int64_t n = b_transposed ? Rows(b) : Columns(b);
-  REPRISE_RETURN_IF_ERROR(Checks("Gemm")
-                              .Present("a", a)
-                              .Present("b", b)
-                              .Present("c", c)
-                              .Equal("columns of op(a)", k, "rows of op(b)", b_transposed ? Columns(b) : Rows(b))
-                              .Equal("rows of c", Rows(c), "rows of op(a)", m)
-                              .Equal("columns of c", Columns(c), "columns of op(b)", n)
-                              .Done(stream));
+  REPRISE_RETURN_IF_ERROR(
+      Checks("Gemm")
+          .Present("a", a)
+          .Present("b", b)
+          .Present("c", c)
+          .Equal("columns of a as used", k, "rows of b as used", b_transposed ? Columns(b) : Rows(b))
+          .Equal("rows of c", Rows(c), "rows of a as used", m)
+          .Equal("columns of c", Columns(c), "columns of b as used", n)
+          .Done(stream));
   const HostOperand<T> a_operand = {a.data, transpose_a}, b_operand = {b.data, transpose_b};
   stream.host_queue().Enqueue([=, c = c.data] { HostGemm<T, C>(m, n, k, a_operand, b_operand, mode, c); });
   return absl::OkStatus();

@@ -8,7 +8,7 @@
 
 namespace reprise::kernels {
 
-// Dense row-major operands: c [m,n] = op(a) [m,k] op(b) [k,n]; `transpose` says that the operand is stored transposed.
+// Dense row-major operands: c [m,n] = a [m,k] b [k,n]; `transpose` says that the operand is stored transposed.
 template <class T>
 struct HostOperand {
   const T* data;

@@ -191,9 +191,13 @@ TEST(ModelTest, RefusesEveryMistakeByName) {
       {[](Sample& s) { s.b.name = "b\nc"; }, "name of call 1, \"b\\nc\", holds control characters"},
       {[](Sample& s) { s.b.name = "b\x7f"; }, "holds control characters"},
       {[](Sample& s) { s.b.name = "b\xff"; }, "is not UTF-8"},
-      {[](Sample& s) { s.b.name = "b\xed\xa0\x80"; }, "is not UTF-8"},  // a surrogate
-      {[](Sample& s) { s.b.name = "b\xc0\x80"; }, "is not UTF-8"},      // overlong
-      {[](Sample& s) { s.b.name = "b\xe2\x82"; }, "is not UTF-8"},      // cut
+      {[](Sample& s) { s.b.name = "b\xed\xa0\x80"; }, "is not UTF-8"},      // a surrogate
+      {[](Sample& s) { s.b.name = "b\xc0\x80"; }, "is not UTF-8"},          // overlong
+      {[](Sample& s) { s.b.name = "b\xe2\x82"; }, "is not UTF-8"},          // cut
+      {[](Sample& s) { s.b.name = "b\xe0\x9f\xbf"; }, "is not UTF-8"},      // overlong, three bytes
+      {[](Sample& s) { s.b.name = "b\xf0\x8f\xbf\xbf"; }, "is not UTF-8"},  // overlong, four bytes
+      {[](Sample& s) { s.b.name = "b\xf4\x90\x80\x80"; }, "is not UTF-8"},  // beyond U+10FFFF
+      {[](Sample& s) { s.b.name = "b\xe2\x82z"; }, "is not UTF-8"},         // no continuation
       {[](Sample& s) { s.b.name = std::string(257, 'n'); }, "longer than 256 bytes"},
       // Ids.
       {[](Sample& s) { s.builder.AddParameter(UnitId(2), {.name = "r"}); }, "parameter \"r\" is added to unit id 2"},

@@ -301,6 +301,15 @@ std::vector<Mistake> StateMistakes() {
                 for (int reader : {2, 3}) At(o.plan, 0, reader).uses[0].num_bytes = 128;
               }),
               {"[128, 256) of g0"}),
+      mistake("EndResidentGatheredAgainInPart", "first", Carried([](OneUnit& o) {
+                std::vector<ScheduledCommand>& commands = o.plan.schedules[0].commands;
+                ScheduledCommand again = commands[1];
+                again.uses[1].num_bytes = 128;
+                again.waits = {Data(3)};
+                commands.insert(commands.begin() + 4, again);
+                commands[5].waits = {Join(4)};
+              }),
+              {"[128, 256) of g0"}),
       mistake("EndReductionWrittenInPart", "first",
               Carried([](OneUnit& o) { At(o.plan, 0, 3).uses[1].num_bytes = 128; }), {"[128, 256) of wire0"}),
       mistake("EndReductionNotWritten", "first", Carried([](OneUnit& o) { At(o.plan, 0, 3).uses.pop_back(); }),

@@ -1,4 +1,4 @@
-// A world of host ranks whose memory can run out and whose replays can fail, and that counts what it gives.
+// A world of host ranks whose memory can run out and whose replays can fail, and that notes what it is asked for.
 #ifndef REPRISE_TESTS_GRAPH_BREAKABLE_WORLD_H_
 #define REPRISE_TESTS_GRAPH_BREAKABLE_WORLD_H_
 
@@ -18,10 +18,12 @@ class BreakableWorld : public World {
   explicit BreakableWorld(int size) : inner_(*CreateHostWorld({.size = size})) {}
 
   // The error of every replay from then on.
-  void BreakReplays(absl::Status error) { *replay_error_ = std::move(error); }
+  void BreakReplays(absl::Status error) { record_->error = std::move(error); }
   // Allocations fail once they would come to more.
   void LimitBytes(int64_t num_bytes) { limit_ = num_bytes; }
   int64_t allocated_bytes() const { return allocated_; }
+  // Names of the schedules replayed since the last call.
+  std::vector<std::string> TakeReplayed() { return std::exchange(record_->replayed, {}); }
 
   int size() const override { return inner_->size(); }
   absl::Span<const int> local_ranks() const override { return inner_->local_ranks(); }
@@ -48,38 +50,50 @@ class BreakableWorld : public World {
   absl::StatusOr<std::unique_ptr<Recorder>> NewRecorder(Execution execution,
                                                         std::shared_ptr<const Bindings> bindings) override {
     REPRISE_ASSIGN_OR_RETURN(std::unique_ptr<Recorder> recorder, inner_->NewRecorder(execution, std::move(bindings)));
-    return std::make_unique<BreakableRecorder>(std::move(recorder), replay_error_);
+    return std::make_unique<BreakableRecorder>(std::move(recorder), record_);
   }
 
  private:
+  struct Replays {
+    absl::Status error;
+    std::vector<std::string> replayed;
+  };
   class BreakableExecutable : public Executable {
    public:
-    BreakableExecutable(std::unique_ptr<Executable> inner, std::shared_ptr<const absl::Status> error)
-        : inner_(std::move(inner)), error_(std::move(error)) {}
-    absl::Status Replay() override { return error_->ok() ? inner_->Replay() : *error_; }
+    BreakableExecutable(std::unique_ptr<Executable> inner, std::string name, std::shared_ptr<Replays> record)
+        : inner_(std::move(inner)), name_(std::move(name)), record_(std::move(record)) {}
+    absl::Status Replay() override {
+      record_->replayed.push_back(name_);
+      return record_->error.ok() ? inner_->Replay() : record_->error;
+    }
 
    private:
     std::unique_ptr<Executable> inner_;
-    std::shared_ptr<const absl::Status> error_;
+    std::string name_;
+    std::shared_ptr<Replays> record_;
   };
   class BreakableRecorder : public Recorder {
    public:
-    BreakableRecorder(std::unique_ptr<Recorder> inner, std::shared_ptr<const absl::Status> error)
-        : inner_(std::move(inner)), error_(std::move(error)) {}
-    absl::Status Begin(const Schedule& schedule) override { return inner_->Begin(schedule); }
+    BreakableRecorder(std::unique_ptr<Recorder> inner, std::shared_ptr<Replays> record)
+        : inner_(std::move(inner)), record_(std::move(record)) {}
+    absl::Status Begin(const Schedule& schedule) override {
+      name_ = schedule.name;
+      return inner_->Begin(schedule);
+    }
     absl::Status Record(CommandId id, const ScheduledCommand& command) override { return inner_->Record(id, command); }
     absl::StatusOr<std::unique_ptr<Executable>> Finish() override {
       REPRISE_ASSIGN_OR_RETURN(std::unique_ptr<Executable> executable, inner_->Finish());
-      return std::make_unique<BreakableExecutable>(std::move(executable), error_);
+      return std::make_unique<BreakableExecutable>(std::move(executable), name_, record_);
     }
 
    private:
     std::unique_ptr<Recorder> inner_;
-    std::shared_ptr<const absl::Status> error_;
+    std::string name_;
+    std::shared_ptr<Replays> record_;
   };
 
   std::shared_ptr<World> inner_;
-  std::shared_ptr<absl::Status> replay_error_ = std::make_shared<absl::Status>();
+  std::shared_ptr<Replays> record_ = std::make_shared<Replays>();
   int64_t limit_ = int64_t{1} << 40, allocated_ = 0;
 };
 

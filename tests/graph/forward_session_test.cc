@@ -109,7 +109,8 @@ TEST(ForwardSessionTest, GivesTheLogitsOfTraining) {
 
 TEST(ForwardSessionTest, GathersLessAfterTheFirstReplayAndGivesTheSame) {
   const std::vector<Network> networks = TwoSizes();
-  REPRISE_ASSERT_OK_AND_ASSIGN(const auto parameters, MakeParameters(MakeWorld(), networks[0].model));
+  auto world = std::make_shared<testing::BreakableWorld>(kRanks);
+  REPRISE_ASSERT_OK_AND_ASSIGN(const auto parameters, MakeParameters(world, networks[0].model));
   for (const int slots : {2, 4}) {
     REPRISE_ASSERT_OK_AND_ASSIGN(const auto session, ForwardSession::Create(parameters, VariantsOf(networks),
                                                                             {.plan = {.weight_slots = slots}}));
@@ -118,22 +119,30 @@ TEST(ForwardSessionTest, GathersLessAfterTheFirstReplayAndGivesTheSame) {
     EXPECT_LT(Gathers(plan.schedules[plan.body]), 4);
     for (int64_t number = 0; number < 5; ++number) {
       REPRISE_ASSERT_OK_AND_ASSIGN(const auto want, EvaluateAfresh(parameters, networks, 0, number));
+      world->TakeReplayed();
       REPRISE_ASSERT_OK_AND_ASSIGN(const auto got, Evaluate(*session, networks, 0, number));
       EXPECT_EQ(want, got) << "replay " << number;
+      EXPECT_EQ(world->TakeReplayed(), std::vector<std::string>{number == 0 ? "first" : "body"});
     }
   }
 }
 
 TEST(ForwardSessionTest, VariantsMayAlternateInOneArena) {
   const std::vector<Network> networks = TwoSizes();
-  REPRISE_ASSERT_OK_AND_ASSIGN(const auto parameters, MakeParameters(MakeWorld(), networks[0].model));
+  auto world = std::make_shared<testing::BreakableWorld>(kRanks);
+  REPRISE_ASSERT_OK_AND_ASSIGN(const auto parameters, MakeParameters(world, networks[0].model));
   REPRISE_ASSERT_OK_AND_ASSIGN(const auto session,
                                ForwardSession::Create(parameters, VariantsOf(networks), {.plan = {.weight_slots = 4}}));
   int64_t number = 0;
+  int last = -1;
   for (const int variant : {0, 1, 0, 0, 1, 1, 0, 1, 0}) {
     REPRISE_ASSERT_OK_AND_ASSIGN(const auto want, EvaluateAfresh(parameters, networks, variant, number));
+    world->TakeReplayed();
     REPRISE_ASSERT_OK_AND_ASSIGN(const auto got, Evaluate(*session, networks, variant, number));
     EXPECT_EQ(want, got) << "replay " << number;
+    // What a variant left in the arena is there only if no other one followed.
+    EXPECT_EQ(world->TakeReplayed(), std::vector<std::string>{variant == last ? "body" : "first"});
+    last = variant;
     ++number;
   }
 }
@@ -211,7 +220,7 @@ TEST(ForwardSessionTest, ASharedArenaOutlivesTheTrainingSession) {
 
 // ---- state ----
 
-// total += x; sum = total.
+// total += x + 1; sum = total.
 struct Counter {
   Model model;
   ComputeTable compute;
@@ -230,7 +239,7 @@ Counter MakeCounter(bool external) {
     const auto totals = c.state<float>(total);
     const auto sums = c.output<float>(sum);
     c.stream().host_queue().Enqueue([=] {
-      for (int i = 0; i < 4; ++i) sums.data[i] = totals.data[i] += added.data[i];
+      for (int i = 0; i < 4; ++i) sums.data[i] = totals.data[i] += added.data[i] + 1;
     });
     return absl::OkStatus();
   };
@@ -256,7 +265,7 @@ TEST(ForwardSessionStateTest, SurvivesReplaysUntilCleared) {
     float want = 0;
     for (const float x : {1.0f, 5.0f, 10.0f}) {
       REPRISE_ASSERT_OK_AND_ASSIGN(const auto sum, Count(*session, counter, x));
-      want += x + 1;
+      want += x + 2;
       EXPECT_EQ(sum, std::vector<float>(4, want));
     }
     REPRISE_ASSERT_OK_AND_ASSIGN(void* const address, session->Address(1, 0, counter.total));
@@ -278,8 +287,8 @@ TEST(ForwardSessionStateTest, WarmUpRestoresExternalState) {
                                ForwardSession::Create(parameters, {{"count", counter.model, counter.compute}}, run));
   EXPECT_THAT(totals[2], ::testing::Each(200.0f));
   REPRISE_ASSERT_OK_AND_ASSIGN(const auto sum, Count(*session, counter, 2));
-  EXPECT_EQ(sum, std::vector<float>(4, 103.0f));
-  EXPECT_THAT(totals[1], ::testing::Each(103.0f)) << "used in place";
+  EXPECT_EQ(sum, std::vector<float>(4, 104.0f));
+  EXPECT_THAT(totals[1], ::testing::Each(104.0f)) << "used in place";
 }
 
 }  // namespace

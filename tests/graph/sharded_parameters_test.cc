@@ -27,6 +27,7 @@ Model OddModel() {
   builder.AddParameter(a, {.name = "a.weight", .shape = {7, 13}});
   builder.AddParameter(a, {.name = "a.bias", .shape = {1}, .dtype = DType::kFloat32});
   builder.AddParameter(b, {.name = "b.scalar", .shape = {}});
+  builder.AddParameter(a, {.name = "a.second", .shape = {5, 19}});
   builder.AddParameter(a, {.name = "a.frozen", .shape = {65}, .trainable = false});
   builder.AddParameter(b, {.name = "b.empty", .shape = {0, 5}});
   builder.AddParameter(b, {.name = "b.long", .shape = {3, 333}, .dtype = DType::kFloat32});
@@ -108,7 +109,7 @@ TEST(ShardedParametersTest, InitializerSeesEveryElementOnce) {
       for (size_t i = 0; i < values.size(); ++i) ++counts.at(static_cast<size_t>(first) + i);
     }),
                 IsOk());
-    EXPECT_EQ(seen.size(), 6u) << "all but the empty parameter";
+    EXPECT_EQ(seen.size(), 7u) << "all but the empty parameter";
     for (const auto& [name, counts] : seen) EXPECT_THAT(counts, ::testing::Each(1)) << name;
   }
 }

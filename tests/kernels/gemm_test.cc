@@ -10,7 +10,7 @@ template <class D>
 class GemmTest : public testing::Test {};
 TYPED_TEST_SUITE(GemmTest, AllDtypes);
 
-// op(a) [m,k] op(b) [k,n].
+// a [m,k] times b [k,n], each transposed first where it is stored so.
 Values Product(int64_t m, int64_t n, int64_t k, const Values& a, bool a_transposed, const Values& b,
                bool b_transposed) {
   Values c(m * n, 0.0);
@@ -27,14 +27,16 @@ Values Product(int64_t m, int64_t n, int64_t k, const Values& a, bool a_transpos
 struct Extents {
   int64_t m, n, k;
 };
-const Extents kExtents[] = {{1, 1, 1}, {7, 1, 3}, {1, 7, 63},     {63, 65, 7},     {65, 63, 127}, {0, 5, 3},
-                            {5, 0, 3}, {4, 3, 0}, {13, 211, 101}, {130, 300, 257}, {257, 96, 200}};
+const Extents kExtents[] = {{1, 1, 1}, {7, 1, 3}, {1, 7, 63},     {63, 65, 7},    {65, 63, 127}, {0, 5, 3},
+                            {5, 0, 3}, {4, 3, 0}, {13, 211, 101}, {257, 96, 333}, {96, 257, 333}};
 
 TYPED_TEST(GemmTest, MultipliesAllTransposesAndModes) {
   using T = typename TypeParam::Activation;
   using C = typename TypeParam::ParameterGradient;
   uint64_t seed = 0;
   for (const auto& [m, n, k] : kExtents) {
+    // Large enough to be split; how is the same for all dtypes.
+    if (m * n * k > 5'000'000 && !std::is_same_v<T, float>) continue;
     for (const Transpose ta : {Transpose::kNo, Transpose::kYes}) {
       for (const Transpose tb : {Transpose::kNo, Transpose::kYes}) {
         const bool at = ta == Transpose::kYes, bt = tb == Transpose::kYes;
@@ -103,7 +105,7 @@ TEST(GemmShapeTest, RefusesShapesThatDoNotFit) {
   Tensor<float> a({2, 3}), b({4, 5}), c({2, 5});
   ExpectInvalid((Gemm<float, float>(HostStream(), a.view(), Transpose::kNo, b.view(), Transpose::kNo,
                                     WriteMode::kAssign, c.view())),
-                {"columns of op(a): 3", "rows of op(b): 4"});
+                {"columns of a as used: 3", "rows of b as used: 4"});
 }
 
 }  // namespace

@@ -29,8 +29,9 @@
 
 namespace reprise {
 
-// Memory of the user's for an external tensor on one local rank. Must outlive the session, must not overlap another
-// external buffer, and is the user's to fill: no CopyInput for it.
+// Memory of the user's for an external tensor on one local rank: at least the tensor's bytes, aligned to 16. Must outlive
+// the session, must not overlap another external buffer, and is the user's to fill: no CopyInput for it. In a
+// ForwardSession it serves every variant to which `tensor` is external.
 struct ExternalBuffer {
   int rank = 0;
   TensorId tensor;

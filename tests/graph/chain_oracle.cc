@@ -1,0 +1,214 @@
+#include "tests/graph/chain_oracle.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace reprise::testing {
+namespace {
+
+double Magnitude(const Approximate& a) { return std::abs(a.value) + a.error; }
+
+// A value stored as `dtype`.
+Approximate Stored(const Approximate& a, DType dtype) { return {a.value, a.error + Epsilon(dtype) * Magnitude(a)}; }
+
+// A sum of n products in float32, in any order:
+//   error = sum(|a| e_b + e_a |b| + e_a e_b) + (n + 1) 2^-24 sum((|a| + e_a) (|b| + e_b)).
+class SumOfProducts {
+ public:
+  void Add(const Approximate& a, const Approximate& b) {
+    sum_.value += a.value * b.value;
+    const double magnitude = Magnitude(a) * Magnitude(b);
+    sum_.error += magnitude - std::abs(a.value * b.value);
+    magnitude_ += magnitude;
+    ++terms_;
+  }
+  Approximate sum() const { return {sum_.value, sum_.error + (terms_ + 1) * 0x1p-24 * magnitude_}; }
+
+ private:
+  Approximate sum_;
+  double magnitude_ = 0;
+  int terms_ = 0;
+};
+
+struct Matrix {
+  size_t rows = 0, columns = 0;
+  std::vector<Approximate> values = std::vector<Approximate>(rows * columns);
+
+  Approximate& at(size_t i, size_t j) { return values[i * columns + j]; }
+  const Approximate& at(size_t i, size_t j) const { return values[i * columns + j]; }
+};
+
+// The calls of a chain, one kind of arithmetic each; kLinearRelu is two of them.
+class ChainLoop {
+ public:
+  ChainLoop(const Chain& chain, const std::vector<std::vector<double>>& weights) : chain_(chain) {
+    for (const std::vector<double>& parameter : weights) {
+      weights_.emplace_back();
+      for (const double value : parameter) weights_.back().push_back({value, 0});
+      gradient_.parameters.emplace_back(parameter.size());
+    }
+    for (const ChainCall& call : chain.spec.calls) {
+      if (call.kind == ChainCall::Kind::kLinearRelu) {
+        calls_.push_back({.kind = ChainCall::Kind::kLinear, .weight = call.weight});
+        calls_.push_back({.kind = ChainCall::Kind::kRelu});
+      } else {
+        calls_.push_back(call);
+      }
+    }
+  }
+
+  ChainGradient Run(const Batch& batch) {
+    Matrix x = {static_cast<size_t>(chain_.spec.rows), static_cast<size_t>(chain_.spec.width)};
+    for (size_t i = 0; i < x.values.size(); ++i) x.values[i].value = batch.features[i];
+    std::vector<Matrix> inputs;
+    for (const ChainCall& call : calls_) {
+      inputs.push_back(x);
+      x = Forward(call, x);
+    }
+    Matrix dy = Loss(x, batch.labels);
+    for (size_t i = calls_.size(); i-- > 0;) dy = Backward(calls_[i], inputs[i], dy);
+    return gradient_;
+  }
+
+ private:
+  Approximate Round(const Approximate& a) const { return Stored(a, chain_.dtype); }
+  size_t IndexOf(const std::string& parameter) const {
+    return static_cast<size_t>(chain_.model.FindParameter(parameter)->value());
+  }
+  // The gradient's dtype is the parameter's, or float32, which rounds less.
+  void AddGradient(size_t parameter, size_t element, const Approximate& term) {
+    const ParameterSpec& spec = chain_.model.parameters()[parameter].spec;
+    if (!spec.trainable) return;
+    Approximate& sum = gradient_.parameters[parameter][element];
+    sum = Stored({sum.value + term.value, sum.error + term.error}, spec.dtype);
+  }
+
+  Matrix Forward(const ChainCall& call, const Matrix& x) const {
+    Matrix y = {x.rows, x.columns};
+    switch (call.kind) {
+      case ChainCall::Kind::kRelu:
+        for (size_t i = 0; i < x.values.size(); ++i)
+          y.values[i] = {std::max(x.values[i].value, 0.0), x.values[i].error};
+        break;
+      case ChainCall::Kind::kAffine:
+        for (size_t i = 0; i < x.values.size(); ++i) {
+          SumOfProducts sum;
+          sum.Add(x.values[i], weights_[IndexOf(call.weight)][i % x.columns]);
+          sum.Add({1, 0}, weights_[IndexOf(call.shift)][i % x.columns]);
+          y.values[i] = Round(sum.sum());
+        }
+        break;
+      case ChainCall::Kind::kLinear:
+      case ChainCall::Kind::kLinearRelu: {
+        const std::vector<Approximate>& w = weights_[IndexOf(call.weight)];
+        y = {x.rows, w.size() / x.columns};
+        for (size_t i = 0; i < y.values.size(); ++i) {
+          SumOfProducts sum;
+          for (size_t k = 0; k < x.columns; ++k) {
+            sum.Add(x.at(i / y.columns, k), w[i % y.columns * x.columns + k]);
+          }
+          y.values[i] = Round(sum.sum());
+        }
+        break;
+      }
+    }
+    return y;
+  }
+
+  Matrix Backward(const ChainCall& call, const Matrix& x, const Matrix& dy) {
+    switch (call.kind) {
+      case ChainCall::Kind::kRelu:
+        return ReluBackward(x, dy);
+      case ChainCall::Kind::kAffine:
+        return AffineBackward(IndexOf(call.weight), IndexOf(call.shift), x, dy);
+      case ChainCall::Kind::kLinear:
+      case ChainCall::Kind::kLinearRelu:
+        return LinearBackward(IndexOf(call.weight), x, dy);
+    }
+    return {};
+  }
+
+  // Where the sign of x is within its error, the gradient may be there or not.
+  static Matrix ReluBackward(const Matrix& x, const Matrix& dy) {
+    Matrix dx = {x.rows, x.columns};
+    for (size_t i = 0; i < x.values.size(); ++i) {
+      const auto& [value, error] = x.values[i];
+      if (value > 0) dx.values[i] = dy.values[i];
+      if (std::abs(value) <= error && error > 0) dx.values[i].error = Magnitude(dy.values[i]);
+    }
+    return dx;
+  }
+
+  Matrix AffineBackward(size_t scale, size_t shift, const Matrix& x, const Matrix& dy) {
+    Matrix dx = {x.rows, x.columns};
+    for (size_t j = 0; j < x.columns; ++j) {
+      SumOfProducts scale_sum, shift_sum;
+      for (size_t i = 0; i < x.rows; ++i) {
+        scale_sum.Add(dy.at(i, j), x.at(i, j));
+        shift_sum.Add(dy.at(i, j), {1, 0});
+        SumOfProducts product;
+        product.Add(dy.at(i, j), weights_[scale][j]);
+        dx.at(i, j) = Round(product.sum());
+      }
+      AddGradient(scale, j, scale_sum.sum());
+      AddGradient(shift, j, shift_sum.sum());
+    }
+    return dx;
+  }
+
+  Matrix LinearBackward(size_t weight, const Matrix& x, const Matrix& dy) {
+    Matrix dx = {x.rows, x.columns};
+    for (size_t k = 0; k < x.columns; ++k) {
+      for (size_t o = 0; o < dy.columns; ++o) {
+        SumOfProducts sum;
+        for (size_t i = 0; i < x.rows; ++i) sum.Add(dy.at(i, o), x.at(i, k));
+        AddGradient(weight, o * x.columns + k, sum.sum());
+      }
+      for (size_t i = 0; i < x.rows; ++i) {
+        SumOfProducts sum;
+        for (size_t o = 0; o < dy.columns; ++o) sum.Add(dy.at(i, o), weights_[weight][o * x.columns + k]);
+        dx.at(i, k) = Round(sum.sum());
+      }
+    }
+    return dx;
+  }
+
+  // Logits within e of their values change log(sum(exp)) by at most e and a softmax p by at most p (exp(2 e) - 1). In
+  // float32, differences of logits up to `range`, exp, the sum over classes and the quotient or logarithm add
+  // (range + classes + 16) 2^-24 relative to what is added up.
+  Matrix Loss(const Matrix& logits, const std::vector<int32_t>& labels) {
+    Matrix dx = {logits.rows, logits.columns};
+    const double rows = static_cast<double>(logits.rows);
+    for (size_t i = 0; i < logits.rows; ++i) {
+      double total = 0, largest = 0, error = 0;
+      for (size_t j = 0; j < logits.columns; ++j) {
+        total += std::exp(logits.at(i, j).value);
+        largest = std::max(largest, std::abs(logits.at(i, j).value));
+        error = std::max(error, logits.at(i, j).error);
+      }
+      const double roundings = (2 * largest + static_cast<double>(logits.columns) + 16) * 0x1p-24;
+      const size_t label = static_cast<size_t>(labels[i]);
+      gradient_.loss.value += (std::log(total) - logits.at(i, label).value) / rows;
+      gradient_.loss.error += (2 * error + roundings * (1 + std::abs(std::log(total)) + largest)) / rows;
+      for (size_t j = 0; j < logits.columns; ++j) {
+        const double p = std::exp(logits.at(i, j).value) / total;
+        dx.at(i, j) =
+            Round({(p - (j == label ? 1 : 0)) / rows, (p * std::expm1(2 * error) + roundings * (p + 1)) / rows});
+      }
+    }
+    return dx;
+  }
+
+  const Chain& chain_;
+  std::vector<ChainCall> calls_;
+  std::vector<std::vector<Approximate>> weights_;
+  ChainGradient gradient_;
+};
+
+}  // namespace
+
+ChainGradient Differentiate(const Chain& chain, const std::vector<std::vector<double>>& weights, const Batch& batch) {
+  return ChainLoop(chain, weights).Run(batch);
+}
+
+}  // namespace reprise::testing
