@@ -113,7 +113,11 @@ BufferUse GradientPlanner::WireUse(ParameterId parameter, BufferId wire, Access 
   const ParameterPlace& place = plan_.layout.parameters[parameter.value()];
   const int64_t size = SizeOf(plan_.wire(GroupOf(parameter)));
   const int64_t group = WireOffsets(plan_, plan_.model.parameter(parameter).unit)[place.group];
-  return {wire, group + place.first_element * size, ElementsOf(plan_.model, parameter) * size, access, Role::kWire,
+  return {wire,
+          group + place.first_element * size,
+          ElementsOf(plan_.model, parameter) * size,
+          access,
+          Role::kWire,
           parameter.value()};
 }
 
@@ -130,9 +134,9 @@ absl::Status GradientPlanner::TakeSlot(UnitId unit, absl::string_view who, std::
     }
   }
   if (slot < 0) {
-    return absl::ResourceExhaustedError(absl::StrCat(
-        who, " writes the gradients of more units at once than gradient_slots = ", shared,
-        " allows (unit \"", plan_.model.unit(unit).name, "\" found none free); raise gradient_slots"));
+    return absl::ResourceExhaustedError(
+        absl::StrCat(who, " writes the gradients of more units at once than gradient_slots = ", shared,
+                     " allows (unit \"", plan_.model.unit(unit).name, "\" found none free); raise gradient_slots"));
   }
   slots_[slot].busy = true;
   if (slots_[slot].last_reduce.valid()) after.push_back(slots_[slot].last_reduce);
@@ -188,8 +192,7 @@ absl::Status GradientPlanner::AddWriteUses(CallId call, const std::vector<Parame
 
 absl::Status GradientPlanner::Pack(UnitId unit) {
   std::vector<CommandId> after;
-  REPRISE_RETURN_IF_ERROR(
-      TakeSlot(unit, absl::StrCat("pack of unit \"", plan_.model.unit(unit).name, "\""), after));
+  REPRISE_RETURN_IF_ERROR(TakeSlot(unit, absl::StrCat("pack of unit \"", plan_.model.unit(unit).name, "\""), after));
   std::vector<BufferUse> reads, writes;
   for (ParameterId p : gradients_.units[unit.value()].parameters) {
     if (WritesWire(plan_.options, GroupOf(p))) continue;
@@ -205,9 +208,9 @@ absl::Status GradientPlanner::Pack(UnitId unit) {
 
 absl::Status GradientPlanner::Reduce(UnitId unit) {
   REPRISE_RETURN_IF_ERROR(Pack(unit));
-  ReduceAndAccumulate(unit, position_, wires_[unit.value()], unit_slots_[unit.value()],
-                      plan_.options.reduce == Reduce::kOncePerStep ? AccumulateMode::kAlwaysAssign
-                                                                   : AccumulateMode::kByMicrobatch);
+  ReduceAndAccumulate(
+      unit, position_, wires_[unit.value()], unit_slots_[unit.value()],
+      plan_.options.reduce == Reduce::kOncePerStep ? AccumulateMode::kAlwaysAssign : AccumulateMode::kByMicrobatch);
   return absl::OkStatus();
 }
 
@@ -244,8 +247,8 @@ void GradientPlanner::ReduceAndAccumulate(UnitId unit, int position, BufferId wi
   }
   AddBuffer(plan_, absl::StrCat("received.", plan_.model.unit(unit).name, ".m", position), Storage::kCommunicating,
             total);
-  const CommandId id = builder_.Add(ReduceScatter{unit, position, slot, transport, AxisId(0)}, Lane::kReduceScatter,
-                                    std::move(reduce));
+  const CommandId id =
+      builder_.Add(ReduceScatter{unit, position, slot, transport, AxisId(0)}, Lane::kReduceScatter, std::move(reduce));
   slots_[slot] = {false, id};
   builder_.Add(Accumulate{unit, position, transport, mode}, Lane::kReduceScatter, std::move(accumulate));
 }

@@ -29,8 +29,8 @@ struct UnitGradient {
 };
 
 struct GradientPlan {
-  std::vector<UnitGradient> units;                 // by UnitId
-  std::vector<std::vector<UnitId>> completed_by;   // by CallId: units whose last writer it is, by id
+  std::vector<UnitGradient> units;                // by UnitId
+  std::vector<std::vector<UnitId>> completed_by;  // by CallId: units whose last writer it is, by id
   int own_slots = 0;
 };
 // Uses plan.model, layout and options, of which gradient_slots may be unset.
@@ -62,8 +62,8 @@ class GradientPlanner {
 
  private:
   struct Slot {
-    bool busy = false;       // taken, and its reduction not yet issued
-    CommandId last_reduce;   // of the copy before
+    bool busy = false;      // taken, and its reduction not yet issued
+    CommandId last_reduce;  // of the copy before
   };
 
   absl::Status TakeSlot(UnitId unit, absl::string_view who, std::vector<CommandId>& after);

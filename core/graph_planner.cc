@@ -83,8 +83,9 @@ class GraphPlanner {
     for (size_t g = 0; g < layout.groups.size(); ++g) {
       const int32_t id = static_cast<int32_t>(g);
       uses.push_back(WholeUse(plan_, unit.weights[g], Access::kRead, Role::kShard, id));
-      uses.push_back({buffer, layout.gathered_offsets[g], layout.groups[g].num_elements * SizeOf(layout.groups[g].dtype),
-                      Access::kAssign, Role::kGathered, id});
+      uses.push_back({buffer, layout.gathered_offsets[g],
+                      layout.groups[g].num_elements * SizeOf(layout.groups[g].dtype), Access::kAssign, Role::kGathered,
+                      id});
     }
     std::vector<CommandId> after;
     if (copy.previous >= 0 && copy_readers_[copy.previous].valid()) after.push_back(copy_readers_[copy.previous]);
@@ -101,8 +102,8 @@ class GraphPlanner {
       const UnitLayout& layout = plan_.layout.units[unit.value()];
       const ParameterPlace& place = plan_.layout.parameters[p.value()];
       const int64_t size = SizeOf(plan_.model.parameter(p).spec.dtype);
-      BufferUse use{plan_.unit_buffers[unit.value()].weights[place.group], 0, 0, Access::kRead, Role::kParameter,
-                    p.value()};
+      BufferUse use{
+          plan_.unit_buffers[unit.value()].weights[place.group], 0, 0, Access::kRead, Role::kParameter, p.value()};
       for (int copy : copies) {
         if (in_.gathers.copies[copy].unit != unit) continue;
         use.buffer = copy_buffers_[copy];
@@ -150,8 +151,8 @@ class GraphPlanner {
       uses.push_back(TensorUse(t, plan_.tensor_buffers[t.value()].value, Access::kUpdate, Role::kState));
     }
     if (spec.scratch_bytes > 0) {
-      const BufferId scratch = AddBuffer(plan_, absl::StrCat("scratch.", spec.name, ".m", position_), Storage::kLocal,
-                                         spec.scratch_bytes);
+      const BufferId scratch =
+          AddBuffer(plan_, absl::StrCat("scratch.", spec.name, ".m", position_), Storage::kLocal, spec.scratch_bytes);
       uses.push_back(WholeUse(plan_, scratch, Access::kAssign, Role::kScratch));
     }
     uses.push_back(WholeUse(plan_, plan_.control, Access::kRead, Role::kControl));
@@ -167,9 +168,7 @@ class GraphPlanner {
     }
     for (TensorId t : spec.outputs) {
       const BufferId persistent = plan_.tensor_buffers[t.value()].value;
-      made[t.value()] = recompute            ? NewTensor(t, "recomputed.")
-                        : persistent.valid() ? persistent
-                                             : NewTensor(t, "");
+      made[t.value()] = recompute ? NewTensor(t, "recomputed.") : persistent.valid() ? persistent : NewTensor(t, "");
       uses.push_back(TensorUse(t, made[t.value()], Access::kAssign, Role::kOutput));
     }
     for (TensorId t : UsesOf(call).private_tensors) {
@@ -262,8 +261,8 @@ class GraphPlanner {
   const GraphInputs& in_;
   ScheduleBuilder builder_;
   GradientPlanner gradients_;
-  std::vector<BufferId> copy_buffers_;    // by copy
-  std::vector<CommandId> copy_readers_;   // by copy: its last reader so far
+  std::vector<BufferId> copy_buffers_;   // by copy
+  std::vector<CommandId> copy_readers_;  // by copy: its last reader so far
   size_t next_gather_ = 0;
   std::vector<CommandId> access_commands_;  // of the accesses issued so far
   int position_ = 0;
@@ -338,10 +337,10 @@ void PlanStep(Plan& plan) {
     builder.Add(UpdateParameters{unit}, Lane::kCompute, std::move(update));
     if (!refresh.empty()) builder.Add(RefreshShards{unit}, Lane::kCompute, std::move(refresh));
   });
-  builder.Add(PublishMetrics{}, Lane::kCompute,
-              {whole(plan.control, Access::kRead, Role::kControl),
-               whole(plan.step_state, Access::kUpdate, Role::kStepState),
-               whole(plan.metrics, Access::kUpdate, Role::kMetrics)});
+  builder.Add(
+      PublishMetrics{}, Lane::kCompute,
+      {whole(plan.control, Access::kRead, Role::kControl), whole(plan.step_state, Access::kUpdate, Role::kStepState),
+       whole(plan.metrics, Access::kUpdate, Role::kMetrics)});
   plan.step = static_cast<int>(plan.schedules.size());
   Schedule& schedule = plan.schedules.emplace_back();
   schedule.name = "step";

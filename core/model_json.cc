@@ -133,7 +133,9 @@ absl::Status ReadList(const json& value, const std::string& place, const Reader&
 }
 
 Reader List(Reader read_entry) {
-  return [read_entry = std::move(read_entry)](const json& value, const std::string& place) { return ReadList(value, place, read_entry); };
+  return [read_entry = std::move(read_entry)](const json& value, const std::string& place) {
+    return ReadList(value, place, read_entry);
+  };
 }
 
 Reader Into(std::string* out) {

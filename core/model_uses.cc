@@ -102,8 +102,8 @@ absl::StatusOr<ModelUses> TrainingUses(const Model& model) {
   for (size_t c = model.calls().size(); c-- > 0;) {
     const CallSpec& spec = model.calls()[c];
     CallUses& call = uses.calls[c];
-    const bool reached = std::any_of(spec.outputs.begin(), spec.outputs.end(),
-                                     [&](TensorId t) { return written[t.value()]; });
+    const bool reached =
+        std::any_of(spec.outputs.begin(), spec.outputs.end(), [&](TensorId t) { return written[t.value()]; });
     if (!reached) {
       call.parameter_gradients.clear();
       continue;

@@ -15,7 +15,7 @@ struct CallUses {
   std::vector<ParameterId> forward_parameters, backward_parameters;  // views that compute may ask for
   std::vector<TensorId> inputs, private_tensors;                     // without repeats
   // Filled for training only.
-  bool backward = false;                        // a backward call is scheduled
+  bool backward = false;                         // a backward call is scheduled
   std::vector<ParameterId> parameter_gradients;  // written by backward
   std::vector<TensorId> input_gradients;         // written by backward
   std::vector<TensorId> output_gradients;        // read by backward

@@ -1,7 +1,8 @@
 // The user's code: one forward and one backward function per call, and the context through which they see memory.
 //
 //   compute[call] = {
-//       [=](ComputeContext& c) { return kernels::Linear(c.stream(), c.input<float>(x), c.parameter<float>(w), c.output<float>(y)); },
+//       [=](ComputeContext& c) { return kernels::Linear(c.stream(), c.input<float>(x), c.parameter<float>(w),
+//       c.output<float>(y)); },
 //       [=](ComputeContext& c) { return kernels::LinearBackward(...); }};
 #ifndef REPRISE_CORE_COMPUTE_H_
 #define REPRISE_CORE_COMPUTE_H_

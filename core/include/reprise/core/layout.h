@@ -1,4 +1,5 @@
-// Where each parameter of a unit lies in the flat buffers that are gathered and reduced, and which part each rank holds.
+// Where each parameter of a unit lies in the flat buffers that are gathered and reduced, and which part each rank
+// holds.
 //
 // The parameters of a unit that share dtype, wire dtype and trainability form one group, in order of addition. A
 // parameter starts at a multiple of kAlignment elements; the group is padded to a multiple of world size times
@@ -57,17 +58,17 @@ struct ParameterPlace {
 };
 
 struct UnitLayout {
-  std::vector<FlatGroup> groups = {};            // in order of first parameter
-  std::vector<int64_t> gathered_offsets = {};    // byte offset of each group in a gathered copy
-  int64_t gathered_bytes = 0;                    // of one gathered copy: all groups, each in its dtype
+  std::vector<FlatGroup> groups = {};          // in order of first parameter
+  std::vector<int64_t> gathered_offsets = {};  // byte offset of each group in a gathered copy
+  int64_t gathered_bytes = 0;                  // of one gathered copy: all groups, each in its dtype
 
   friend bool operator==(const UnitLayout&, const UnitLayout&) = default;
 };
 
 struct ModelLayout {
   int world_size = 1;
-  std::vector<UnitLayout> units = {};             // by UnitId
-  std::vector<ParameterPlace> parameters = {};    // by ParameterId
+  std::vector<UnitLayout> units = {};           // by UnitId
+  std::vector<ParameterPlace> parameters = {};  // by ParameterId
 
   friend bool operator==(const ModelLayout&, const ModelLayout&) = default;
 };

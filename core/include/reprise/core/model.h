@@ -43,16 +43,18 @@ struct TensorSpec {
 
 // One execution of user compute. No tensor may be both input and output of one call.
 struct CallSpec {
-  std::string name = {};                       // unique in the model
-  std::vector<UnitId> units = {};              // all their parameters: read in forward and backward, gradients written
-  std::vector<ParameterId> parameters = {};    // instead of a whole unit, just these (tied weights: named by several calls)
-  std::vector<TensorId> inputs = {};           // read in forward
-  std::vector<TensorId> outputs = {};          // written in forward; every activation is written by exactly one call
-  std::vector<TensorId> saved = {};            // all that backward reads: inputs, outputs or private tensors
-  std::vector<TensorId> state = {};            // read and written in place, kept across replays (a KV cache)
-  std::vector<UnitId> forward_only_units = {}; // like `units`, but backward does not read their weights (an embedding)
-  int64_t scratch_bytes = 0;                   // of working memory, in forward and again in backward
-  bool recompute = false;                      // run forward again before backward instead of keeping outputs and private tensors in `saved`
+  std::string name = {};           // unique in the model
+  std::vector<UnitId> units = {};  // all their parameters: read in forward and backward, gradients written
+  std::vector<ParameterId> parameters =
+      {};                              // instead of a whole unit, just these (tied weights: named by several calls)
+  std::vector<TensorId> inputs = {};   // read in forward
+  std::vector<TensorId> outputs = {};  // written in forward; every activation is written by exactly one call
+  std::vector<TensorId> saved = {};    // all that backward reads: inputs, outputs or private tensors
+  std::vector<TensorId> state = {};    // read and written in place, kept across replays (a KV cache)
+  std::vector<UnitId> forward_only_units = {};  // like `units`, but backward does not read their weights (an embedding)
+  int64_t scratch_bytes = 0;                    // of working memory, in forward and again in backward
+  bool recompute =
+      false;  // run forward again before backward instead of keeping outputs and private tensors in `saved`
 
   friend bool operator==(const CallSpec&, const CallSpec&) = default;
 };

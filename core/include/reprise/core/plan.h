@@ -26,18 +26,18 @@ enum class Tail : uint8_t { kInGraph, kCarried };
 
 // Unset: the planner's choice, shown in the plan's text. The planner writes its choices into Plan::options.
 struct PlanOptions {
-  std::optional<int> prefetch_depth = {};          // the gather for call i waits for call i - 1 - depth; at least 0, default 1
-  std::optional<int> weight_slots = {};            // gathered copies that live at once; at least 1, default 2
-  std::optional<int> gradient_slots = {};          // wire gradients that live at once; at least 1, default 2
+  std::optional<int> prefetch_depth = {};  // the gather for call i waits for call i - 1 - depth; at least 0, default 1
+  std::optional<int> weight_slots = {};    // gathered copies that live at once; at least 1, default 2
+  std::optional<int> gradient_slots = {};  // wire gradients that live at once; at least 1, default 2
   std::optional<int> microbatches_per_graph = {};  // at least 1, default 1
   Residency residency = Residency::kKeep;
   Reduce reduce = Reduce::kEveryMicrobatch;
   Tail tail = Tail::kInGraph;
   Transport transport = Transport::kAuto;
-  DType wire = DType::kBFloat16;        // of gradients in a reduce-scatter
-  DType accumulate = DType::kFloat32;   // only kFloat32 so far
-  DType master = DType::kFloat32;       // sessions set it from their ShardedParameters
-  int optimizer_states = 2;             // fp32 values kept per master element; sessions set it from their optimizer
+  DType wire = DType::kBFloat16;       // of gradients in a reduce-scatter
+  DType accumulate = DType::kFloat32;  // only kFloat32 so far
+  DType master = DType::kFloat32;      // sessions set it from their ShardedParameters
+  int optimizer_states = 2;            // fp32 values kept per master element; sessions set it from their optimizer
 
   friend bool operator==(const PlanOptions&, const PlanOptions&) = default;
 };
@@ -54,9 +54,7 @@ enum class Storage : uint8_t {
 };
 inline constexpr int kNumStorages = 7;
 absl::string_view Name(Storage storage);
-constexpr bool IsTransient(Storage storage) {
-  return storage == Storage::kCommunicating || storage == Storage::kLocal;
-}
+constexpr bool IsTransient(Storage storage) { return storage == Storage::kCommunicating || storage == Storage::kLocal; }
 
 // Bytes: start of every buffer. cuBLASLt asks for 256 of its workspace; nothing else asks for more.
 inline constexpr int64_t kBufferAlignment = 256;
@@ -91,7 +89,7 @@ struct TensorBuffers {
 };
 
 struct MemoryPlan {
-  std::array<int64_t, kNumStorages> num_bytes = {};        // by Storage; 0 for kExternal
+  std::array<int64_t, kNumStorages> num_bytes = {};  // by Storage; 0 for kExternal
   // Transient storages: no placement can use less, because in some legal order this many bytes are live at one moment.
   std::array<int64_t, kNumStorages> lower_bound = {};
 
@@ -121,21 +119,21 @@ struct Plan {
   PlanOptions options;  // nothing unset
   std::vector<Axis> axes = {};
   std::vector<Buffer> buffers = {};
-  std::vector<UnitBuffers> unit_buffers = {};      // by UnitId
-  std::vector<TensorBuffers> tensor_buffers = {};  // by TensorId
+  std::vector<UnitBuffers> unit_buffers = {};            // by UnitId
+  std::vector<TensorBuffers> tensor_buffers = {};        // by TensorId
   BufferId control, step_state, norm_partials, metrics;  // the last three invalid in a forward plan
 
   // Distinct schedules. A step of n microbatches runs first, then body until n are done, then finish and step, those
   // that exist. Equal schedules are stored once: in the basic plan body == first and there is no finish.
   std::vector<Schedule> schedules = {};
-  int first = 0, body = 0;      // indices into schedules
-  int finish = -1, step = -1;   // -1: none
+  int first = 0, body = 0;     // indices into schedules
+  int finish = -1, step = -1;  // -1: none
 
   int weight_slots = 0;         // used: options.weight_slots, or fewer if the model needs fewer
   int held_gradient_slots = 0;  // extra gradient slots, one for each unit whose gradient is held across other units'
                                 // or carried to the next graph
   MemoryPlan memory;
-  Fingerprint fingerprint;      // of all the above
+  Fingerprint fingerprint;  // of all the above
 
   int world_size() const { return layout.world_size; }
   const Buffer& buffer(BufferId id) const { return buffers[id.value()]; }

@@ -152,9 +152,9 @@ struct End {  // last command, on the compute lane: joins every lane
   friend bool operator==(const End&, const End&) = default;
 };
 
-using Command = std::variant<Begin, NextMicrobatch, StageInputs, AllGather, Forward, Backward, PackGradients,
-                             ReduceScatter, Accumulate, RecordLoss, GradientNorm, SumNorm, UpdateParameters,
-                             RefreshShards, PublishMetrics, End>;
+using Command =
+    std::variant<Begin, NextMicrobatch, StageInputs, AllGather, Forward, Backward, PackGradients, ReduceScatter,
+                 Accumulate, RecordLoss, GradientNorm, SumNorm, UpdateParameters, RefreshShards, PublishMetrics, End>;
 
 // For std::visit with one lambda per command.
 template <class... Ts>
@@ -211,9 +211,9 @@ struct OutstandingReduction {
 // What holds before or after a graph. A graph may follow another if what it starts from is a subset of the residents,
 // and exactly the outstanding reductions and the gradients, that the other ends with.
 struct ScheduleState {
-  std::vector<Resident> residents = {};                 // by unit
-  std::vector<OutstandingReduction> outstanding = {};   // by unit
-  bool gradients = false;                               // Reduce::kOncePerStep: the full gradients hold a sum
+  std::vector<Resident> residents = {};                // by unit
+  std::vector<OutstandingReduction> outstanding = {};  // by unit
+  bool gradients = false;                              // Reduce::kOncePerStep: the full gradients hold a sum
   friend bool operator==(const ScheduleState&, const ScheduleState&) = default;
 };
 

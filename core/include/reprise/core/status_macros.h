@@ -13,11 +13,11 @@
 #include "absl/status/statusor.h"
 
 // Evaluates `expression`, an absl::Status, and returns it from the enclosing function unless it is OK.
-#define REPRISE_RETURN_IF_ERROR(expression)                                   \
-  do {                                                                        \
-    if (absl::Status reprise_status = (expression); !reprise_status.ok()) {   \
-      return reprise_status;                                                  \
-    }                                                                         \
+#define REPRISE_RETURN_IF_ERROR(expression)                                 \
+  do {                                                                      \
+    if (absl::Status reprise_status = (expression); !reprise_status.ok()) { \
+      return reprise_status;                                                \
+    }                                                                       \
   } while (false)
 
 #define REPRISE_STATUS_CONCAT_INNER(a, b) a##b
@@ -25,9 +25,8 @@
 
 // Evaluates `expression`, an absl::StatusOr<T>; returns its status, or assigns its value to `target`, which may
 // declare a variable.
-#define REPRISE_ASSIGN_OR_RETURN(target, expression)                                            \
-  REPRISE_ASSIGN_OR_RETURN_INNER(REPRISE_STATUS_CONCAT(reprise_status_or_, __LINE__), target, \
-                                 expression)
+#define REPRISE_ASSIGN_OR_RETURN(target, expression) \
+  REPRISE_ASSIGN_OR_RETURN_INNER(REPRISE_STATUS_CONCAT(reprise_status_or_, __LINE__), target, expression)
 
 #define REPRISE_ASSIGN_OR_RETURN_INNER(temporary, target, expression) \
   auto temporary = (expression);                                      \

@@ -35,7 +35,7 @@ struct Bindings {
   Optimizer optimizer = AdamW{};
   float clip_norm = 0;        // of the divided gradient; 0: no clipping
   bool check_writes = false;  // eager only: poison what a compute function must write, then name what it left unwritten
-  std::vector<int> ranks = {};                       // World::local_ranks()
+  std::vector<int> ranks = {};  // World::local_ranks()
   std::vector<std::vector<std::byte*>> addresses = {};
   std::vector<std::shared_ptr<MemoryBlock>> memory = {};  // kept alive
 

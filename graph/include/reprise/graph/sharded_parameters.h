@@ -27,8 +27,7 @@ class ShardedParameters {
                                                                    DType master = DType::kFloat32);
 
   // Called for each run of elements that a local rank owns, so values must not depend on how the runs are cut.
-  using Initializer =
-      std::function<void(const ParameterSpec& spec, int64_t first_element, absl::Span<float> values)>;
+  using Initializer = std::function<void(const ParameterSpec& spec, int64_t first_element, absl::Span<float> values)>;
   absl::Status Initialize(const Initializer& initializer);
   // `whole` is the parameter in row-major order, the same on all ranks. NotFound; InvalidArgument for a wrong size.
   absl::Status Write(absl::string_view name, absl::Span<const float> whole);

@@ -1,6 +1,7 @@
 // Training steps by replay.
 //
-//   BeginStep(values); then, `microbatches` times: CopyInput for every input and local rank, RunMicrobatch(); EndStep().
+//   BeginStep(values); then, `microbatches` times: CopyInput for every input and local rank, RunMicrobatch();
+//   EndStep().
 //
 // The loop is the same for every plan. Where a graph spans several microbatches, the launch happens when the last
 // one's inputs are staged.
@@ -29,8 +30,8 @@
 
 namespace reprise {
 
-// Memory of the user's for an external tensor on one local rank: at least the tensor's bytes, aligned to 16. Must outlive
-// the session, must not overlap another external buffer, and is the user's to fill: no CopyInput for it. In a
+// Memory of the user's for an external tensor on one local rank: at least the tensor's bytes, aligned to 16. Must
+// outlive the session, must not overlap another external buffer, and is the user's to fill: no CopyInput for it. In a
 // ForwardSession it serves every variant to which `tensor` is external.
 struct ExternalBuffer {
   int rank = 0;

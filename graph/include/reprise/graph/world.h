@@ -1,7 +1,8 @@
 // The ranks of a job: their memory, copies and agreement. A world makes the recorders that turn schedules into
 // something to replay. There is one session code over every world.
 //
-// Threads: one at a time per World. Functions marked (c) are collective: the same calls in the same order on every rank.
+// Threads: one at a time per World. Functions marked (c) are collective: the same calls in the same order on every
+// rank.
 #ifndef REPRISE_GRAPH_WORLD_H_
 #define REPRISE_GRAPH_WORLD_H_
 
