@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "reprise/core/planner.h"
@@ -36,7 +37,7 @@ Model Chain(int units) {
   TensorId x = builder.AddInput({"x", {3, 4}, DType::kFloat32});
   const TensorId loss = builder.AddOutput({"loss", {}, DType::kFloat32});
   for (int i = 0; i < units; ++i) {
-    const std::string name = "u" + std::to_string(i);
+    const std::string name = absl::StrCat("u", i);
     const UnitId unit = builder.AddUnit(name);
     builder.AddParameter(unit, {name + ".weight", {4, 5}, i % 2 == 0 ? DType::kBFloat16 : DType::kFloat32});
     const TensorId y = builder.AddActivation({name + ".y", {3, 4}, DType::kFloat32});
@@ -78,7 +79,7 @@ std::vector<Case> Cases() {
       {"tied", Tied(), {}},
   };
   for (uint64_t seed : {1, 2, 3, 4, 5, 6}) {
-    cases.push_back({"random " + std::to_string(seed),
+    cases.push_back({absl::StrCat("random ", seed),
                      RandomModel(seed, {.max_units = 4, .max_bytes = 128}),
                      {.gradient_slots = 3, .tail = seed == 2 ? Tail::kCarried : Tail::kInGraph}});
   }
