@@ -71,6 +71,10 @@ GradientPlan PlanGradients(const Plan& plan, const PlanOptions& options, const M
     const bool carried = options.tail == Tail::kCarried && unit.last_call == last_writing_call;
     if (held || carried) unit.own_slot = result.own_slots++;
   }
+  // Units that hold a slot give it back before others, which take one only to pack, ask for theirs.
+  for (std::vector<UnitId>& completed : result.completed_by) {
+    std::stable_partition(completed.begin(), completed.end(), [&](UnitId u) { return result.units[u.value()].direct; });
+  }
   return result;
 }
 

@@ -30,7 +30,7 @@ struct UnitGradient {
 
 struct GradientPlan {
   std::vector<UnitGradient> units;                // by UnitId
-  std::vector<std::vector<UnitId>> completed_by;  // by CallId: units whose last writer it is, by id
+  std::vector<std::vector<UnitId>> completed_by;  // by CallId: units whose last writer it is, direct ones first
   int own_slots = 0;
 };
 // Uses plan.model, layout and options, of which gradient_slots may be unset.

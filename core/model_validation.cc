@@ -79,7 +79,7 @@ absl::Status CheckShape(const std::string& what, const Shape& shape, DType dtype
       return Mistake(what, " has the negative extent ", extent, " in its shape [", absl::StrJoin(shape, ","), "]");
     }
     // A zero counts as one: no product over some of the extents may overflow either.
-    if (extent > 1 && num_bytes >= (kMaxModelBytes + extent - 1) / extent) {
+    if (extent > 1 && num_bytes > (kMaxModelBytes - 1) / extent) {
       return Mistake(what, " is too large: ", Name(dtype), "[", absl::StrJoin(shape, ","),
                      "] takes 2^62 bytes or more (zero extents counted as one)");
     }

@@ -235,6 +235,8 @@ TEST(ModelTest, RefusesEveryMistakeByName) {
          s.builder.AddParameter(s.u, {.name = "r", .shape = {int64_t{1} << 31, int64_t{1} << 30}});
        },
        "parameter \"r\" is too large"},
+      {[](Sample& s) { s.builder.AddParameter(s.u, {.name = "r", .shape = {int64_t{1} << 62}}); },
+       "parameter \"r\" is too large"},
       {[](Sample& s) { s.a.scratch_bytes = -1; }, "call \"a\" asks for -1 bytes of scratch"},
       {[](Sample& s) { s.a.scratch_bytes = kMax; }, "scratch of call \"a\" needs"},
       {[](Sample& s) { s.builder.AddParameter(s.u, {.name = "r", .dtype = DType::kInt32}); },
