@@ -115,6 +115,8 @@ void AddCarried(Plan& plan, const internal::GradientPlan& gradients, internal::B
       boundary.outstanding.push_back({unit, internal::AddWireBuffer(plan, unit, "carried"),
                                       *plan.options.gradient_slots + gradients.units[unit.value()].own_slot});
     }
+    std::sort(boundary.outstanding.begin(), boundary.outstanding.end(),
+              [](const auto& a, const auto& b) { return a.unit < b.unit; });
     return;
   }
 }

@@ -57,14 +57,15 @@ absl::StatusOr<std::string> TwoSteps(const Plan& plan, const Conditions& conditi
   return runner->ReadAll();
 }
 
-absl::StatusOr<Plan> SmallPlan(PlanOptions options = {}, int units = 3) {
-  REPRISE_ASSIGN_OR_RETURN(const Model model, StackModel(units, {6, 6}, DType::kBFloat16, 3));
-  return PlanTraining(model, 2, options);
+absl::StatusOr<Plan> SmallPlan() {
+  REPRISE_ASSIGN_OR_RETURN(const Model model, StackModel(3, {6, 6}, DType::kBFloat16, 3));
+  return PlanTraining(model, 2, {});
 }
 
 PlanOptions RandomOptions(Random& random) {
   PlanOptions options;
   options.prefetch_depth = static_cast<int>(random.Below(3));
+  options.gradient_slots = 4;
   options.microbatches_per_graph = 1 + static_cast<int>(random.Below(2));
   options.residency = random.Chance(50) ? Residency::kKeep : Residency::kOff;
   options.reduce = random.Chance(30) ? Reduce::kOncePerStep : Reduce::kEveryMicrobatch;
@@ -98,43 +99,6 @@ TEST_P(RandomPlanTest, EveryOrderAndExecutionLeavesTheSameBytes) {
 INSTANTIATE_TEST_SUITE_P(Seeds, RandomPlanTest, ::testing::Range(0, 16));
 
 // ---- the adversarial order ----
-
-class DataWaitTest : public ::testing::TestWithParam<PlanOptions> {};
-
-TEST_P(DataWaitTest, IsMissedWhereverItIsRemoved) {
-  constexpr int kSeeds = 40;
-  REPRISE_ASSERT_OK_AND_ASSIGN(const Plan plan, SmallPlan(GetParam()));
-  const int microbatches = 2 * *plan.options.microbatches_per_graph;
-  REPRISE_ASSERT_OK_AND_ASSIGN(const std::string expected, TwoSteps(plan, {}, microbatches));
-  int removed = 0;
-  for (size_t s = 0; s < plan.schedules.size(); ++s) {
-    for (size_t c = 0; c < plan.schedules[s].commands.size(); ++c) {
-      for (size_t w = 0; w < plan.schedules[s].commands[c].waits.size(); ++w) {
-        if (plan.schedules[s].commands[c].waits[w].reason != WaitReason::kData) continue;
-        Plan broken = plan;
-        std::vector<Wait>& waits = broken.schedules[s].commands[c].waits;
-        waits.erase(waits.begin() + static_cast<int64_t>(w));
-        bool found = false;
-        for (uint64_t seed = 0; seed < kSeeds && !found; ++seed) {
-          REPRISE_ASSERT_OK_AND_ASSIGN(const std::string bytes,
-                                       TwoSteps(broken, {ReplayOrder::kAdversarial, seed}, microbatches));
-          found = bytes != expected;
-        }
-        EXPECT_TRUE(found) << "wait " << w << " of command #" << c << " of " << plan.schedules[s].name << "\n"
-                           << ToText(plan);
-        ++removed;
-      }
-    }
-  }
-  EXPECT_GE(removed, 10);
-}
-
-INSTANTIATE_TEST_SUITE_P(
-    Options, DataWaitTest,
-    ::testing::Values(PlanOptions{}, PlanOptions{.weight_slots = 1, .gradient_slots = 1, .residency = Residency::kOff},
-                      PlanOptions{.tail = Tail::kCarried, .wire = DType::kFloat32},
-                      PlanOptions{.microbatches_per_graph = 2, .transport = Transport::kCopyEngine},
-                      PlanOptions{.reduce = Reduce::kOncePerStep}));
 
 // The order in which forward calls of two ranks ran, over several replays of one executable.
 std::vector<std::string> ForwardOrders(uint64_t seed) {
