@@ -67,12 +67,12 @@ absl::Status AgreeOnPlan(World& world, const absl::StatusOr<CoreInputs>& inputs)
 }
 
 absl::StatusOr<std::unique_ptr<SessionCore>> SessionCore::Create(CoreInputs inputs,
-                                                                 absl::StatusOr<std::shared_ptr<Arena>> arena) {
+                                                                 const absl::StatusOr<std::shared_ptr<Arena>>& arena) {
   std::unique_ptr<SessionCore> core(new SessionCore(std::move(inputs)));
   const auto agree = [&core](absl::string_view phase, const absl::Status& mine) {
     return core->world().Agree(Phase(phase, core->inputs_.name), mine, core->plan().fingerprint);
   };
-  if (arena.ok()) core->arena_ = *std::move(arena);
+  if (arena.ok()) core->arena_ = *arena;
   REPRISE_RETURN_IF_ERROR(agree("taking memory", arena.ok() ? core->TakeMemory() : arena.status()));
   const auto start = std::chrono::steady_clock::now();
   REPRISE_RETURN_IF_ERROR(agree("warm-up", core->WarmUp()));

@@ -45,7 +45,7 @@ class SessionCore {
  public:
   // (c) Takes memory, warms up and records; a vote after each. An arena that could not be had takes part in the vote.
   static absl::StatusOr<std::unique_ptr<SessionCore>> Create(CoreInputs inputs,
-                                                             absl::StatusOr<std::shared_ptr<Arena>> arena);
+                                                             const absl::StatusOr<std::shared_ptr<Arena>>& arena);
 
   const Plan& plan() const { return *inputs_.plan; }
   World& world() const { return *inputs_.parameters->world(); }
