@@ -73,8 +73,9 @@ class HostRecorder : public Recorder {
     REPRISE_RETURN_IF_ERROR(launcher_->Launch(local, command, Stream(&queue)));
     std::vector<std::function<void()>> enqueued = queue.Take();
     if (enqueued.empty()) return HostWork();
-    return HostWork([enqueued = std::move(enqueued), rank = recording_.bindings->ranks[local]] {
-      return WithoutExceptions(absl::StrCat("work that was enqueued on rank ", rank), [&] {
+    return HostWork([enqueued = std::move(enqueued),
+                     what = absl::StrCat("work that was enqueued on rank ", recording_.bindings->ranks[local])] {
+      return WithoutExceptions(what, [&] {
         for (const std::function<void()>& work : enqueued) work();
         return absl::OkStatus();
       });

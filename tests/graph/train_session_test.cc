@@ -1,6 +1,7 @@
 #include "reprise/graph/train_session.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <numeric>
 
@@ -371,7 +372,7 @@ TEST(TrainSessionExactTest, WarmUpChangesNothing) {
 
 TEST(TrainSessionExactTest, ComputeFunctionsRunOnlyBeforeTheFirstStepOfAGraph) {
   const Dot dot = MakeDot();
-  int calls = 0;
+  std::atomic<int> calls = 0;  // ranks run side by side
   ComputeTable compute = dot.compute;
   compute[dot.call].forward = [&calls, forward = dot.compute.at(dot.call).forward](ComputeContext& c) {
     calls += c.rank() == 0 ? 1 : 0;

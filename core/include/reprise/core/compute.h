@@ -155,7 +155,8 @@ class ComputeContext {
 // Called for warm-up, eager runs, capture and recomputation, never at replay. It enqueues the same work every time on
 // the context's stream and does not allocate, synchronise, copy to the host, call NCCL or leave a forked stream
 // unjoined. Forward writes every byte of its outputs and private saved tensors; backward assigns or adds every gradient
-// that is not empty, as its mode says. An exception that leaves it becomes Internal.
+// that is not empty, as its mode says. An exception that leaves it becomes Internal. A HostWorld
+// may call it for several ranks at once, each from a thread of its own.
 using ComputeFunction = std::function<absl::Status(ComputeContext&)>;
 struct Compute {
   ComputeFunction forward = {};
