@@ -181,7 +181,7 @@ absl::Status GradientPlanner::AddWriteUses(CallId call, const std::vector<Parame
   const bool once = plan_.options.reduce == Reduce::kOncePerStep;
   for (ParameterId p : parameters) {
     const UnitId unit = plan_.model.parameter(p).unit;
-    if (gradients_.units[unit.value()].direct) {
+    if (gradients_.units[unit.value()].direct && ElementsOf(plan_.model, p) > 0) {
       REPRISE_RETURN_IF_ERROR(
           TakeSlot(unit, absl::StrCat("backward of call \"", plan_.model.call(call).name, "\""), after));
     }

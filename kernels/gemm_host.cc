@@ -11,10 +11,10 @@
 namespace reprise::kernels {
 namespace {
 
-// Each part packs its operands anew, so it should be worth 8 million operations (about 0.1 ms) and be 64 wide. Eigen's
-// micro-kernel is 48 columns wide with AVX-512 and 4 rows high: parts are multiples of these.
-constexpr int64_t kOperationsPerPart = 8'000'000;
-constexpr int64_t kPartExtent = 64, kPartMultiple = 48;
+// Each part packs the other operand anew, so it should be worth 16 million operations (about 0.1 ms) and be 128 wide.
+// Eigen's micro-kernel is 48 columns wide with AVX-512 and 4 rows high: parts are multiples of these.
+constexpr int64_t kOperationsPerPart = 16'000'000;
+constexpr int64_t kPartExtent = 128, kPartMultiple = 48;
 
 int64_t PartExtent(int64_t extent, int64_t operations) {
   const int64_t parts =

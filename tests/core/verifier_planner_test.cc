@@ -79,6 +79,18 @@ int RemoveEachWait(Plan& plan, Schedule& schedule) {
   return removed;
 }
 
+TEST(VerifierPlannerTest, DefaultsSuitEveryModel) {
+  for (uint64_t seed = 0; seed < 1000; ++seed) {
+    const Model model = RandomModel(seed);
+    for (const PlanOptions& options :
+         {PlanOptions{}, PlanOptions{.microbatches_per_graph = 2, .tail = Tail::kCarried}}) {
+      const absl::StatusOr<Plan> plan = PlanTraining(model, 2, options);
+      ASSERT_TRUE(plan.ok()) << "seed " << seed << ": " << plan.status();
+      ASSERT_THAT(FindViolations(*plan), IsEmpty()) << "seed " << seed;
+    }
+  }
+}
+
 TEST(VerifierPlannerTest, EveryWaitIsNeededForItsReason) {
   constexpr int kSeeds = 60;
   int removed = 0;

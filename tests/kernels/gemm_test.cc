@@ -28,7 +28,7 @@ struct Extents {
   int64_t m, n, k;
 };
 const Extents kExtents[] = {{1, 1, 1}, {7, 1, 3}, {1, 7, 63},     {63, 65, 7},    {65, 63, 127}, {0, 5, 3},
-                            {5, 0, 3}, {4, 3, 0}, {13, 211, 101}, {257, 96, 333}, {96, 257, 333}};
+                            {5, 0, 3}, {4, 3, 0}, {13, 211, 101}, {300, 96, 601}, {96, 300, 601}};
 
 TYPED_TEST(GemmTest, MultipliesAllTransposesAndModes) {
   using T = typename TypeParam::Activation;
