@@ -9,6 +9,7 @@
 
 #include <functional>
 #include <memory>
+#include <ostream>
 #include <string>
 #include <vector>
 
@@ -26,6 +27,7 @@ struct Backend {
   std::function<absl::StatusOr<std::shared_ptr<World>>()> new_world;  // of any size
   Execution execution = Execution::kGraph;
 };
+inline void PrintTo(const Backend& backend, std::ostream* out) { *out << backend.name; }
 inline std::string BackendName(const ::testing::TestParamInfo<Backend>& info) { return info.param.name; }
 
 // A classifier of kernels alone, so that it runs everywhere: y = relu(x w^T) per unit, then cross-entropy over y.

@@ -52,13 +52,14 @@ template <class T>
 void AddWrite(TensorView<T> view, WriteMode mode, Places& places) {
   const int64_t count = view.num_elements();
   const double salt = 0.137 * static_cast<double>(places.writes.size());
-  places.writes.push_back([data = view.data, count, mode, salt](double digest) {
+  const bool adds = mode == WriteMode::kAdd;
+  places.writes.push_back([=, data = view.data](double digest) {
     for (int64_t i = 0; i < count; ++i) {
       const double value = Fraction(digest * (1.0 + 0.01 * static_cast<double>(i % 61)) + salt) - 0.5;
       if constexpr (std::is_integral_v<T>) {
         data[i] = std::isnan(value) ? T(99) : T(10 * (value + 0.5));
       } else {
-        const float old = mode == WriteMode::kAdd ? static_cast<float>(data[i]) : 0.0f;
+        const float old = adds ? static_cast<float>(data[i]) : 0.0f;
         data[i] = T(old + static_cast<float>(value));
       }
     }

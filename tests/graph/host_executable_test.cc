@@ -96,6 +96,31 @@ TEST_P(RandomPlanTest, EveryOrderAndExecutionLeavesTheSameBytes) {
   }
 }
 
+TEST_P(RandomPlanTest, TheNormIsOfAllAccumulatorsOfAllRanks) {
+  Random random(static_cast<uint64_t>(GetParam()));
+  const Model model = RandomModel(random.Next(), {.max_units = 4, .max_bytes = 512});
+  REPRISE_ASSERT_OK_AND_ASSIGN(const Plan plan, PlanTraining(model, 2, {.gradient_slots = 4}));
+  REPRISE_ASSERT_OK_AND_ASSIGN(ComputeTable compute, HashCompute(model));
+  REPRISE_ASSERT_OK_AND_ASSIGN(const std::unique_ptr<PlanRunner> runner, NewRunner(plan, std::move(compute), {}));
+  ASSERT_THAT(runner->RunStep(1, HashInput), IsOk());
+  double expected = 0;
+  int64_t count = 0;
+  for (const UnitBuffers& unit : plan.unit_buffers) {
+    for (const BufferId accumulator : unit.accumulators) {
+      for (int local = 0; local < 2 && accumulator.valid(); ++local) {
+        REPRISE_ASSERT_OK_AND_ASSIGN(const std::vector<float> values, runner->ReadAs<float>(local, accumulator));
+        for (const float value : values) expected += static_cast<double>(value) * value;
+        count += static_cast<int64_t>(values.size());
+      }
+    }
+  }
+  for (const int local : {0, 1}) {
+    REPRISE_ASSERT_OK_AND_ASSIGN(const std::vector<StepState> state, runner->ReadAs<StepState>(local, plan.step_state));
+    EXPECT_NEAR(state[0].norm_squared, expected, static_cast<double>(count) * 0x1p-52 * expected);
+    EXPECT_GT(expected, 0);
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Seeds, RandomPlanTest, ::testing::Range(0, 16));
 
 // ---- the adversarial order ----
@@ -186,7 +211,7 @@ class ComputeTest : public ::testing::Test {
 };
 
 TEST_F(ComputeTest, RunsOnceForAGraphAndAtEveryEagerReplay) {
-  int runs = 0;
+  std::atomic<int> runs = 0;  // ranks run side by side
   compute_[c1_].forward = [&runs, forward = compute_[c1_].forward](ComputeContext& context) {
     runs += context.rank() == 0 ? 1 : 0;
     return forward(context);

@@ -11,7 +11,8 @@
 namespace reprise {
 
 // How a HostWorld replays. Results are the same bytes in every order, or the schedule lacks a wait.
-//   kIssue: command after command, ranks side by side; the fast one.
+//   kIssue: command after command, ranks side by side; the fast one. Compute functions of an eager replay then run on
+//     several threads at once, as in kThreads.
 //   kAdversarial: any order that lanes and waits allow, drawn from the seed, in bursts. A command has a begin and an
 //     end: what it assigns holds NaN (0xFF) in between, reads happen at the end, and other lanes run in between.
 //     Transient memory is poisoned when the last use of its value ends.
