@@ -58,9 +58,9 @@ absl::StatusOr<std::unique_ptr<TrainSession>> TrainSession::Create(std::shared_p
   state->seed = options.seed;
   absl::StatusOr<CoreInputs> inputs = Prepare(std::move(parameters), model, std::move(compute), std::move(options));
   REPRISE_RETURN_IF_ERROR(internal::AgreeOnPlan(world, inputs));
-  absl::StatusOr<std::shared_ptr<internal::Arena>> arena =
+  const absl::StatusOr<std::shared_ptr<internal::Arena>> arena =
       internal::AllocateArena(world, inputs->plan->memory.num_bytes);
-  REPRISE_ASSIGN_OR_RETURN(state->core, SessionCore::Create(*std::move(inputs), std::move(arena)));
+  REPRISE_ASSIGN_OR_RETURN(state->core, SessionCore::Create(*std::move(inputs), arena));
   return std::unique_ptr<TrainSession>(new TrainSession(std::move(state)));
 }
 
