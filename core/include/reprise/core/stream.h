@@ -6,6 +6,9 @@
 #include <functional>
 
 namespace reprise {
+namespace kernels {
+class DeviceKernels;  // kernels/device_kernels.h
+}
 
 // Receives host work in order. An implementation either runs the work at once or keeps it, to run it once per replay;
 // so `work` must hold its arguments by value and may run any number of times.
@@ -25,18 +28,21 @@ class ImmediateHostQueue : public HostQueue {
 class Stream {
  public:
   explicit Stream(HostQueue* queue) : host_queue_(queue) {}
-  // `device_stream` is a cudaStream_t; CudaStream() in reprise/graph/cuda_world.h gives it back.
-  explicit Stream(void* device_stream) : device_stream_(device_stream) {}
+  // `device_stream` is a cudaStream_t, and `kernels` launch on it; CudaStream() in reprise/graph/cuda_world.h gives it
+  // back.
+  Stream(void* device_stream, kernels::DeviceKernels* kernels) : device_stream_(device_stream), kernels_(kernels) {}
 
   bool is_host() const { return host_queue_ != nullptr; }
   // Only if is_host().
   HostQueue& host_queue() const { return *host_queue_; }
   // Only if not is_host().
   void* device_stream() const { return device_stream_; }
+  kernels::DeviceKernels& device_kernels() const { return *kernels_; }
 
  private:
   HostQueue* host_queue_ = nullptr;
   void* device_stream_ = nullptr;
+  kernels::DeviceKernels* kernels_ = nullptr;
 };
 
 }  // namespace reprise
