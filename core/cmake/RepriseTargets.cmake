@@ -45,7 +45,7 @@ function(reprise_fast_compilation target)
   target_precompile_headers(${target} REUSE_FROM reprise_testing)
 endfunction()
 
-# reprise_test(NAME planner_test SRCS ... [DEPS ...] [LABEL unit] [TIMEOUT 120]): a GoogleTest executable that is one
+# reprise_test(NAME planner_test SRCS ... [DEPS ...] [LABEL unit] [TIMEOUT 300]): a GoogleTest executable that is one
 # ctest test, labelled with LABEL and with its folder's name, built by tests_<folder> too. It runs in the project's root.
 # A test that skips itself is reported as skipped, not as passed.
 function(reprise_test)
@@ -54,7 +54,7 @@ function(reprise_test)
     set(ARG_LABEL unit)
   endif()
   if(NOT ARG_TIMEOUT)
-    set(ARG_TIMEOUT 120)
+    set(ARG_TIMEOUT 300)
   endif()
   cmake_path(GET CMAKE_CURRENT_SOURCE_DIR FILENAME folder)
   reprise_executable(NAME ${ARG_NAME} SRCS ${ARG_SRCS} DEPS ${ARG_DEPS} GTest::gmock GTest::gtest_main)
