@@ -180,7 +180,9 @@ absl::Status SessionCore::Record() {
   for (size_t s = 0; s < plan().schedules.size(); ++s) {
     REPRISE_ASSIGN_OR_RETURN(executables_.emplace_back(),
                              RecordOne(static_cast<int>(s), inputs_.run.execution, bindings_));
+    capture_.graphs.push_back(executables_.back()->audit());
   }
+  capture_.memory = world().memory();
   return absl::OkStatus();
 }
 

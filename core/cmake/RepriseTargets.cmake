@@ -1,14 +1,20 @@
 # How targets of this project are declared. No flag is global, so that an embedding project's targets stay as they are.
 
-# reprise_library(NAME core SRCS a.cc ... [DEPS absl::status ...] [PRIVATE_DEPS ...]): the static library reprise::core.
-# A header is public exactly when it lies in include/; sources name private headers by their path from the root. A
-# private dependency that consumers need not have is given as $<BUILD_INTERFACE:...>.
+# reprise_library(NAME core SRCS a.cc ... [DEPS absl::status ...] [PRIVATE_DEPS ...] [CUDA]): the static library
+# reprise::core. A header is public exactly when it lies in include/; sources name private headers by their path from the
+# root. In a folder with two libraries, headers named cuda_* are those of the one marked CUDA. A private dependency that
+# consumers need not have is given as $<BUILD_INTERFACE:...>.
 function(reprise_library)
-  cmake_parse_arguments(PARSE_ARGV 0 ARG "" "NAME" "SRCS;DEPS;PRIVATE_DEPS")
+  cmake_parse_arguments(PARSE_ARGV 0 ARG "CUDA" "NAME" "SRCS;DEPS;PRIVATE_DEPS")
   set(target reprise_${ARG_NAME})
   add_library(${target} STATIC ${ARG_SRCS})
   add_library(reprise::${ARG_NAME} ALIAS ${target})
   file(GLOB_RECURSE headers CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/include/*.h)
+  if(ARG_CUDA)
+    list(FILTER headers INCLUDE REGEX "/cuda_[^/]*$")
+  else()
+    list(FILTER headers EXCLUDE REGEX "/cuda_[^/]*$")
+  endif()
   target_sources(${target} PUBLIC FILE_SET HEADERS BASE_DIRS include FILES ${headers})
   target_compile_features(${target} PUBLIC cxx_std_20)
   target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR})

@@ -1,11 +1,12 @@
 #include "graph/host/host_recorder.h"
 
+#include <cstring>
 #include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "graph/check_writes.h"
 #include "graph/command_error.h"
-#include "graph/host/check_writes.h"
 #include "graph/host/host_collectives.h"
 #include "graph/host/host_executable.h"
 #include "graph/launch_command.h"
@@ -23,6 +24,19 @@ class RecordingQueue : public HostQueue {
  private:
   std::vector<std::function<void()>> work_;
 };
+
+absl::Status CheckHostWrites(const Bindings& bindings, int local, const ScheduledCommand& command,
+                             absl::FunctionRef<absl::Status()> launch) {
+  const auto fill = [](void* to, uint8_t value, int64_t num_bytes) {
+    std::memset(to, value, static_cast<size_t>(num_bytes));
+    return absl::OkStatus();
+  };
+  const auto read = [](void* to_host, const void* from, int64_t num_bytes) {
+    std::memcpy(to_host, from, static_cast<size_t>(num_bytes));
+    return absl::OkStatus();
+  };
+  return CheckWrites(bindings, local, command, {.fill = fill, .read = read}, launch);
+}
 
 class HostRecorder : public Recorder {
  public:
@@ -61,7 +75,7 @@ class HostRecorder : public Recorder {
         return HostWork([launcher = launcher_, local, command] {
           ImmediateHostQueue queue;
           const auto launch = [&] { return launcher->Launch(local, command, Stream(&queue)); };
-          return launcher->bindings().check_writes ? CheckWrites(launcher->bindings(), local, command, launch)
+          return launcher->bindings().check_writes ? CheckHostWrites(launcher->bindings(), local, command, launch)
                                                    : launch();
         });
     }

@@ -18,12 +18,25 @@ namespace reprise {
 // walks the commands and runs them again.
 enum class Execution : uint8_t { kGraph, kEager };
 
+// What a recording on a device became: the nodes and edges of its graph. All zero for other recordings.
+struct GraphAudit {
+  int64_t kernels = 0, copies = 0, fills = 0, empty = 0;  // nodes
+  int64_t events = 0;  // nodes that NCCL adds to order its graphs with other work unless NCCL_GRAPH_MIXING_SUPPORT=0
+  int64_t others = 0;  // nodes: batched memory operations of copy-engine collectives, host functions of a network
+  int64_t edges = 0;
+  int64_t replaced_edges = 0;  // programmatic edges into collectives, which are ordinary ones now
+
+  int64_t nodes() const { return kernels + copies + fills + empty + events + others; }
+  friend bool operator==(const GraphAudit&, const GraphAudit&) = default;
+};
+
 // A recorded schedule. Owns, or shares ownership of, everything it touches.
 class Executable {
  public:
   virtual ~Executable() = default;
   // (c) Enqueues the whole schedule for every local rank. May return before it is done.
   virtual absl::Status Replay() = 0;
+  virtual GraphAudit audit() const { return {}; }
 };
 
 // Receives the commands of one schedule in issue order.

@@ -27,6 +27,7 @@
 #include "reprise/graph/bindings.h"
 #include "reprise/graph/recorder.h"
 #include "reprise/graph/sharded_parameters.h"
+#include "reprise/graph/world.h"
 
 namespace reprise {
 
@@ -68,6 +69,8 @@ struct StepValues {
 struct CaptureReport {
   int64_t persistent_bytes = 0, transient_bytes = 0;  // taken per rank; equal to the plan's
   double seconds = 0;                                 // warm-up and recording
+  std::vector<GraphAudit> graphs = {};                // by Plan::schedules
+  MemoryUse memory = {};                              // of the world, after recording
 };
 
 class TrainSession {

@@ -35,6 +35,15 @@ class MemoryBlock {
   virtual std::byte* address(int local) const = 0;
 };
 
+// Bytes that a world has taken of each local rank's device memory.
+struct MemoryUse {
+  int64_t requested = 0;      // by Allocate, of blocks that still live
+  int64_t rounding = 0;       // that the device added to these
+  int64_t recording = 0;      // by what recorders made
+  int64_t communication = 0;  // by all else since the world was made: communicators, kernels' code, working memory
+  int64_t context = 0;        // in use before the world was made, by other processes too
+};
+
 class World {
  public:
   virtual ~World() = default;
@@ -49,6 +58,8 @@ class World {
   virtual absl::Status CopyToRank(int local, void* destination, const void* source, int64_t num_bytes) = 0;
   virtual absl::Status CopyToHost(int local, void* destination, const void* source, int64_t num_bytes) = 0;
   virtual absl::Status FillBytes(int local, void* destination, uint8_t value, int64_t num_bytes) = 0;
+  // All zero where the memory is the host's.
+  virtual MemoryUse memory() const { return {}; }
   // Waits for everything launched; the first error of a replay since the last call.
   virtual absl::Status Synchronize() = 0;
 

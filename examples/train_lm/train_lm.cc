@@ -1,6 +1,7 @@
-// Trains a byte-level language model, fully sharded over host ranks, on any text file.
+// Trains a byte-level language model, fully sharded over GPUs or over host ranks, on any text file.
 //
 //   train_lm --data=text.txt --ranks=2 --microbatches=2
+//   torchrun --nproc-per-node=2 --no-python build/bin/train_lm --data=text.txt
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -12,18 +13,21 @@
 #include "absl/flags/flag.h"
 #include "absl/flags/parse.h"
 #include "absl/flags/usage.h"
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "examples/common/language_model.h"
+#include "examples/common/world.h"
 #include "examples/train_lm/check.h"
 #include "examples/train_lm/text_data.h"
 #include "reprise/core/status_macros.h"
 #include "reprise/graph/forward_session.h"
-#include "reprise/graph/host_world.h"
 #include "reprise/graph/train_session.h"
 
 ABSL_FLAG(std::string, data, "build/quickstart/text.txt", "text to train on; its last tenth is for validation");
-ABSL_FLAG(int, ranks, 2, "host ranks that the model is sharded over");
+ABSL_FLAG(reprise::examples::Device, device, reprise::examples::Device::kAuto,
+          "auto, host or cuda; auto: GPUs if there is one for each rank");
+ABSL_FLAG(int, ranks, 0, "ranks that the model is sharded over; 0: all GPUs, or 2 host ranks");
 ABSL_FLAG(int, microbatches, 2, "microbatches per rank and step");
 ABSL_FLAG(int, depth, 2, "transformer blocks");
 ABSL_FLAG(int, width, 128, "width of the residual stream; a multiple of --heads");
@@ -44,6 +48,7 @@ constexpr int kSampleBytes = 300;
 constexpr int64_t kValidationBatches = 64;  // per rank; a sixtieth of the validation part of a 4 MB text at defaults
 
 struct Run {
+  ProgramOptions program;
   LanguageModelOptions model;
   int microbatches = 1;
   int steps = 1;
@@ -52,14 +57,22 @@ struct Run {
   bool check = false;
 };
 
+// What was printed is lost if the disk is full or nobody reads it.
+absl::Status CheckOutput() {
+  std::cout.flush();
+  if (std::cout) return absl::OkStatus();
+  return absl::DataLossError("the standard output cannot be written; look at the disk or the pipe that it goes to");
+}
+
 absl::Status CheckFlags(const Run& run) {
   if (run.microbatches < 1) {
     return absl::InvalidArgumentError(absl::StrCat("--microbatches is ", run.microbatches, " but must be at least 1"));
   }
   if (run.steps < 1)
     return absl::InvalidArgumentError(absl::StrCat("--steps is ", run.steps, " but must be at least 1"));
-  if (!(run.learning_rate > 0) || !std::isfinite(run.learning_rate)) {
-    return absl::InvalidArgumentError(absl::StrCat("--lr is ", run.learning_rate, " but must be positive"));
+  if (!(run.learning_rate > 0) || !std::isfinite(static_cast<float>(run.learning_rate))) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--lr is ", run.learning_rate, " but must be positive and a finite float"));
   }
   return absl::OkStatus();
 }
@@ -73,7 +86,6 @@ float LearningRate(const Run& run, int step) {
 
 double BitsPerByte(double nats) { return nats / std::log(2.0); }
 
-// One line, rewritten in place on a terminal, once per twentieth of the run elsewhere.
 void PrintProgress(const Run& run, int ranks, const StepMetrics& metrics, Clock::time_point start) {
   const int64_t step = metrics.step + 1;
   const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
@@ -83,7 +95,7 @@ void PrintProgress(const Run& run, int ranks, const StepMetrics& metrics, Clock:
             << std::flush;
 }
 
-absl::Status Train(const Run& run, World& world, const TextData& text, const LanguageModel& model,
+absl::Status Train(const Run& run, World& world, bool prints, const TextData& text, const LanguageModel& model,
                    ShardedParameters& parameters, TrainSession& session, ReferenceCheck* check) {
   const Clock::time_point start = Clock::now();
   const int report_every = std::max(1, run.steps / 25);
@@ -96,7 +108,10 @@ absl::Status Train(const Run& run, World& world, const TextData& text, const Lan
         const Batch batch = text.TrainBatch(run.model.batch, run.seed, step, microbatch, rank);
         REPRISE_RETURN_IF_ERROR(session.CopyInput<int32_t>(rank, model.tokens, batch.tokens));
         REPRISE_RETURN_IF_ERROR(session.CopyInput<int32_t>(rank, model.labels, batch.labels));
-        if (check != nullptr) REPRISE_RETURN_IF_ERROR(check->AddMicrobatch(batch));
+      }
+      for (int rank = 0; check != nullptr && rank < world.size(); ++rank) {
+        REPRISE_RETURN_IF_ERROR(
+            check->AddMicrobatch(text.TrainBatch(run.model.batch, run.seed, step, microbatch, rank)));
       }
       REPRISE_RETURN_IF_ERROR(session.RunMicrobatch());
     }
@@ -104,25 +119,32 @@ absl::Status Train(const Run& run, World& world, const TextData& text, const Lan
     REPRISE_RETURN_IF_ERROR(session.EndStep());
     if (check != nullptr) REPRISE_RETURN_IF_ERROR(check->CompareUpdate(parameters, learning_rate));
     for (const StepMetrics& metrics : session.PollMetrics()) {
-      if (metrics.step % report_every == 0 || metrics.step + 1 == run.steps) {
+      if (prints && (metrics.step % report_every == 0 || metrics.step + 1 == run.steps)) {
         PrintProgress(run, world.size(), metrics, start);
       }
     }
+    REPRISE_RETURN_IF_ERROR(CheckOutput());
   }
   REPRISE_RETURN_IF_ERROR(session.Synchronize());
+  if (!prints) return absl::OkStatus();
+  for (const StepMetrics& metrics : session.PollMetrics()) PrintProgress(run, world.size(), metrics, start);
   std::cout << absl::StrFormat("trained for %.1f s\n", std::chrono::duration<double>(Clock::now() - start).count());
   return absl::OkStatus();
+}
+
+// Batches of the validation part for each rank.
+absl::StatusOr<int64_t> ValidationRounds(const TextData& text, int batch, int ranks) {
+  const int64_t batches = text.NumValidationBatches(batch);
+  if (batches >= ranks) return std::min(kValidationBatches, batches / ranks);
+  return absl::InvalidArgumentError(absl::StrCat("the validation part has ", batches, " batches, fewer than the ",
+                                                 ranks,
+                                                 " ranks; use a longer text, or a smaller --batch or --context"));
 }
 
 // Mean loss over the validation part, in bits per byte; the ranks take turns with its batches.
 absl::StatusOr<double> Validate(World& world, const TextData& text, const LanguageModel& model, int batch,
                                 ForwardSession& session) {
-  const int64_t rounds = std::min(kValidationBatches, text.NumValidationBatches(batch) / world.size());
-  if (rounds == 0) {
-    return absl::InvalidArgumentError(absl::StrCat("the validation part has ", text.NumValidationBatches(batch),
-                                                   " batches, fewer than the ", world.size(),
-                                                   " ranks; use a longer text, or a smaller --batch or --context"));
-  }
+  REPRISE_ASSIGN_OR_RETURN(const int64_t rounds, ValidationRounds(text, batch, world.size()));
   double sum = 0;
   for (int64_t round = 0; round < rounds; ++round) {
     for (int rank : world.local_ranks()) {
@@ -170,14 +192,18 @@ absl::StatusOr<std::string> Sample(World& world, const Run& run, const LanguageM
   return text;
 }
 
-absl::Status Main(const Run& run) {
+// Returns the exit code.
+absl::StatusOr<int> Main(const Run& run) {
   REPRISE_RETURN_IF_ERROR(CheckFlags(run));
   REPRISE_ASSIGN_OR_RETURN(const LanguageModel model, BuildLanguageModel(run.model, LanguageModelOutput::kLoss));
   LanguageModelOptions one_sequence = run.model;
   one_sequence.batch = 1;
   REPRISE_ASSIGN_OR_RETURN(const LanguageModel sampler, BuildLanguageModel(one_sequence, LanguageModelOutput::kLogits));
   REPRISE_ASSIGN_OR_RETURN(const TextData text, TextData::Load(absl::GetFlag(FLAGS_data), run.model.context));
-  REPRISE_ASSIGN_OR_RETURN(std::shared_ptr<World> world, CreateHostWorld({.size = absl::GetFlag(FLAGS_ranks)}));
+  REPRISE_ASSIGN_OR_RETURN(const Program program, StartProgram(run.program));
+  if (program.exit_code.has_value()) return *program.exit_code;
+  const std::shared_ptr<World>& world = program.world;
+  REPRISE_RETURN_IF_ERROR(ValidationRounds(text, run.model.batch, world->size()).status());
   REPRISE_ASSIGN_OR_RETURN(std::shared_ptr<ShardedParameters> parameters,
                            ShardedParameters::Create(world, model.model));
   REPRISE_RETURN_IF_ERROR(parameters->Initialize(LanguageModelInitializer(run.seed, run.model.depth)));
@@ -201,45 +227,51 @@ absl::Status Main(const Run& run) {
   int64_t elements = 0;
   for (const Parameter& parameter : model.model.parameters()) elements += NumElements(parameter.spec.shape);
   const PlanOptions& plan = session->plan().options;
-  std::cout << absl::StrFormat(
-      "%d parameters over %d ranks; %d training bytes; per rank %.1f MiB persistent, %.1f MiB transient; %d weight "
-      "slots, %d gradient slots\n",
-      elements, world->size(), text.train_bytes(), session->capture().persistent_bytes / 1048576.0,
-      session->capture().transient_bytes / 1048576.0, *plan.weight_slots, *plan.gradient_slots);
+  if (program.prints)
+    std::cout << absl::StrFormat(
+        "%d parameters over %d ranks; %d training bytes; per rank %.1f MiB persistent, %.1f MiB transient; %d weight "
+        "slots, %d gradient slots\n",
+        elements, world->size(), text.train_bytes(), session->capture().persistent_bytes / 1048576.0,
+        session->capture().transient_bytes / 1048576.0, *plan.weight_slots, *plan.gradient_slots);
 
-  REPRISE_RETURN_IF_ERROR(Train(run, *world, text, model, *parameters, *session, check.get()));
-  if (check != nullptr) {
-    std::cout << absl::StrFormat("check passed: gradients within %.2f and updates within %.2f of their bounds\n",
-                                 check->worst_gradient(), check->worst_update());
+  REPRISE_RETURN_IF_ERROR(Train(run, *world, program.prints, text, model, *parameters, *session, check.get()));
+  if (check != nullptr && program.prints) {
+    std::cout << absl::StrFormat(
+        "check passed: the largest error of a gradient is %.0f %% of its bound, of an update %.0f %%\n",
+        100 * check->worst_gradient(), 100 * check->worst_update());
   }
-  const std::string prompt(text.validation().substr(0, run.model.context / 2));
+  const std::string prompt(text.validation().substr(0, std::max(1, run.model.context / 2)));
   REPRISE_ASSIGN_OR_RETURN(const std::string sample, Sample(*world, run, sampler, prompt, *forward));
-  std::cout << "sample: " << sample << "\n";
+  if (program.prints) {
+    std::cout << "prompt: " << absl::Utf8SafeCEscape(prompt)
+              << "\nsample: " << absl::Utf8SafeCEscape(sample.substr(prompt.size())) << "\n";
+  }
   REPRISE_ASSIGN_OR_RETURN(const double bits, Validate(*world, text, model, run.model.batch, *forward));
-  std::cout << absl::StrFormat("validation: %.3f bits per byte\n", bits);
-  return absl::OkStatus();
+  if (program.prints) std::cout << absl::StrFormat("validation: %.3f bits per byte\n", bits);
+  REPRISE_RETURN_IF_ERROR(CheckOutput());
+  return 0;
 }
 
 }  // namespace
 }  // namespace reprise::examples
 
 int main(int argc, char** argv) {
-  absl::SetProgramUsageMessage("Trains a byte-level language model, fully sharded over host ranks, on a text file.");
+  absl::SetProgramUsageMessage("Trains a byte-level language model, fully sharded over GPUs or host ranks, on a text.");
   const std::vector<char*> rest = absl::ParseCommandLine(argc, argv);
-  absl::Status status;
-  if (rest.size() > 1) {
-    status = absl::InvalidArgumentError(absl::StrCat("unexpected argument \"", rest[1], "\"; see --help"));
-  } else {
-    status =
-        reprise::examples::Main({{absl::GetFlag(FLAGS_depth), absl::GetFlag(FLAGS_width), absl::GetFlag(FLAGS_heads),
-                                  absl::GetFlag(FLAGS_context), absl::GetFlag(FLAGS_batch)},
-                                 absl::GetFlag(FLAGS_microbatches),
-                                 absl::GetFlag(FLAGS_steps),
-                                 absl::GetFlag(FLAGS_lr),
-                                 absl::GetFlag(FLAGS_seed),
-                                 absl::GetFlag(FLAGS_check)});
+  absl::StatusOr<int> exit_code =
+      absl::InvalidArgumentError(absl::StrCat("unexpected argument \"", rest.back(), "\"; see --help"));
+  if (rest.size() == 1) {
+    exit_code = reprise::examples::Main(
+        {.program = {absl::GetFlag(FLAGS_device), absl::GetFlag(FLAGS_ranks)},
+         .model = {absl::GetFlag(FLAGS_depth), absl::GetFlag(FLAGS_width), absl::GetFlag(FLAGS_heads),
+                   absl::GetFlag(FLAGS_context), absl::GetFlag(FLAGS_batch)},
+         .microbatches = absl::GetFlag(FLAGS_microbatches),
+         .steps = absl::GetFlag(FLAGS_steps),
+         .learning_rate = absl::GetFlag(FLAGS_lr),
+         .seed = absl::GetFlag(FLAGS_seed),
+         .check = absl::GetFlag(FLAGS_check)});
   }
-  if (status.ok()) return 0;
-  std::cerr << "train_lm: " << std::string(status.message()) << "\n";
+  if (exit_code.ok()) return *exit_code;
+  std::cerr << "train_lm: " << std::string(exit_code.status().message()) << "\n";
   return 1;
 }

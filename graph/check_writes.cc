@@ -1,7 +1,6 @@
-#include "graph/host/check_writes.h"
+#include "graph/check_writes.h"
 
 #include <algorithm>
-#include <cstring>
 #include <string>
 #include <vector>
 
@@ -47,20 +46,22 @@ std::string WhatOf(const Plan& plan, const BufferUse& use) {
 
 }  // namespace
 
-absl::Status CheckWrites(const Bindings& bindings, int local, const ScheduledCommand& command,
+absl::Status CheckWrites(const Bindings& bindings, int local, const ScheduledCommand& command, const WriteProbe& probe,
                          absl::FunctionRef<absl::Status()> launch) {
   const Plan& plan = *bindings.plan;
   const std::string title = Title(plan, command.command);
   if (title.empty()) return launch();
   for (const BufferUse& use : command.uses) {
     if (!IsWritten(use)) continue;
-    std::memset(bindings.address(local, use), Pattern(ComputeDType(plan, use)), use.num_bytes);
+    REPRISE_RETURN_IF_ERROR(probe.fill(bindings.address(local, use), Pattern(ComputeDType(plan, use)), use.num_bytes));
   }
   REPRISE_RETURN_IF_ERROR(launch());
   for (const BufferUse& use : command.uses) {
     if (!IsWritten(use)) continue;
     const DType dtype = ComputeDType(plan, use);
-    const int64_t left = CountLeft(bindings.address(local, use), use.num_bytes, dtype);
+    std::vector<std::byte> bytes(static_cast<size_t>(use.num_bytes));
+    REPRISE_RETURN_IF_ERROR(probe.read(bytes.data(), bindings.address(local, use), use.num_bytes));
+    const int64_t left = CountLeft(bytes.data(), use.num_bytes, dtype);
     if (left == 0) continue;
     return absl::FailedPreconditionError(absl::StrCat(title, " on rank ", bindings.ranks[local], " left ", left, " of ",
                                                       use.num_bytes / SizeOf(dtype), " elements of ", WhatOf(plan, use),

@@ -1,0 +1,38 @@
+// The world that a program of this project runs in: host ranks in this process, or one process per device.
+#ifndef REPRISE_EXAMPLES_COMMON_WORLD_H_
+#define REPRISE_EXAMPLES_COMMON_WORLD_H_
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "reprise/graph/world.h"
+
+namespace reprise::examples {
+
+enum class Device : uint8_t { kAuto, kHost, kCuda };
+// "auto", "host" or "cuda", as absl flags of this type read it.
+bool AbslParseFlag(absl::string_view text, Device* device, std::string* error);
+std::string AbslUnparseFlag(Device device);
+
+struct ProgramOptions {
+  // kAuto: devices if this process sees one for each rank, otherwise the host.
+  Device device = Device::kAuto;
+  int ranks = 0;  // 0: what the launcher says; without one, every device of this machine, or 2 host ranks
+};
+
+// A world, or the exit code of a program that started itself once per rank and has nothing more to do. Under torchrun,
+// mpirun or srun the process is one rank. Prints one line that says which; only rank 0 prints it to the standard
+// output. Settings of NCCL that its first use reads are made here unless the user made them, so nothing may use NCCL
+// before.
+struct Program {
+  std::shared_ptr<World> world;
+  std::optional<int> exit_code;
+  bool prints = true;  // is this the process that talks to the user?
+};
+absl::StatusOr<Program> StartProgram(const ProgramOptions& options);
+
+}  // namespace reprise::examples
+
+#endif  // REPRISE_EXAMPLES_COMMON_WORLD_H_

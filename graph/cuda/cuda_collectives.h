@@ -1,0 +1,20 @@
+// The collectives of a schedule, over NCCL.
+#ifndef REPRISE_GRAPH_CUDA_CUDA_COLLECTIVES_H_
+#define REPRISE_GRAPH_CUDA_CUDA_COLLECTIVES_H_
+
+#include "absl/status/status.h"
+#include "graph/cuda/cuda_rank.h"
+#include "reprise/core/schedule.h"
+#include "reprise/graph/bindings.h"
+
+namespace reprise::internal {
+
+// Unavailable, naming the command, if the plan asks for a transport that this world does not have.
+absl::Status CheckTransports(const Plan& plan);
+
+// Enqueues an AllGather, ReduceScatter or SumNorm on its lane. Internal for any other command.
+absl::Status LaunchCollective(CudaRank& rank, const Bindings& bindings, const ScheduledCommand& command);
+
+}  // namespace reprise::internal
+
+#endif  // REPRISE_GRAPH_CUDA_CUDA_COLLECTIVES_H_

@@ -1,0 +1,101 @@
+#include "graph/cuda/cuda_memory.h"
+
+#include <nccl.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "graph/cuda/nccl_status.h"
+#include "kernels/cuda/cuda_status.h"
+#include "reprise/core/status_macros.h"
+
+namespace reprise::internal {
+namespace {
+
+using kernels::CudaStatus;
+
+class CudaMemory : public MemoryBlock {
+ public:
+  CudaMemory(std::shared_ptr<CudaRank> rank, MemoryKind kind, int64_t num_bytes)
+      : rank_(std::move(rank)), kind_(kind), num_bytes_(num_bytes) {}
+  ~CudaMemory() override {
+    if (address_ == nullptr) return;
+    // Replays that use it may still run; cudaFree would wait for them, ncclMemFree would not.
+    rank_->Wait().IgnoreError();
+    const CallerState caller(rank_->device());
+    switch (kind_) {
+      case MemoryKind::kCommunicating:
+        ncclMemFree(address_);
+        break;
+      case MemoryKind::kLocal:
+        cudaFree(address_);
+        break;
+      case MemoryKind::kHostVisible:
+        cudaFreeHost(address_);
+        break;
+    }
+    rank_->AddRequested(-requested(), -taken_);
+  }
+
+  absl::Status Take() {
+    const CallerState caller(rank_->device());
+    REPRISE_ASSIGN_OR_RETURN(const int64_t before, rank_->FreeBytes());
+    const size_t bytes = static_cast<size_t>(num_bytes_);
+    const std::string what =
+        absl::StrCat("taking ", num_bytes_, " bytes on device ", rank_->device(), ", where ", before, " are free,");
+    switch (kind_) {
+      case MemoryKind::kCommunicating:
+        REPRISE_RETURN_IF_ERROR(NoRoom(NcclStatus(ncclMemAlloc(&address_, bytes), what)));
+        break;
+      case MemoryKind::kLocal:
+        REPRISE_RETURN_IF_ERROR(CudaStatus(cudaMalloc(&address_, bytes), what));
+        break;
+      case MemoryKind::kHostVisible:
+        REPRISE_RETURN_IF_ERROR(CudaStatus(cudaHostAlloc(&address_, bytes, cudaHostAllocMapped), what));
+        break;
+    }
+    if (kind_ == MemoryKind::kHostVisible) return absl::OkStatus();
+    REPRISE_ASSIGN_OR_RETURN(const int64_t after, rank_->FreeBytes());
+    taken_ = std::max(before - after, int64_t{0});
+    rank_->AddRequested(requested(), taken_);
+    return absl::OkStatus();
+  }
+
+  int64_t num_bytes() const override { return num_bytes_; }
+  std::byte* address(int) const override { return static_cast<std::byte*>(address_); }
+
+ private:
+  // Of the device's memory.
+  int64_t requested() const { return kind_ == MemoryKind::kHostVisible ? 0 : num_bytes_; }
+
+  // NCCL reports a lack of memory as an error of CUDA's.
+  absl::Status NoRoom(const absl::Status& status) const {
+    if (status.ok()) return status;
+    size_t free_bytes = 0, total = 0;
+    cudaGetLastError();
+    if (cudaMemGetInfo(&free_bytes, &total) == cudaSuccess && free_bytes >= static_cast<size_t>(num_bytes_)) {
+      return status;
+    }
+    return absl::ResourceExhaustedError(
+        absl::StrCat(std::string(status.message()), "; use a smaller model, fewer slots or more ranks"));
+  }
+
+  const std::shared_ptr<CudaRank> rank_;
+  const MemoryKind kind_;
+  const int64_t num_bytes_;
+  int64_t taken_ = 0;
+  void* address_ = nullptr;
+};
+
+}  // namespace
+
+absl::StatusOr<std::shared_ptr<MemoryBlock>> AllocateCudaMemory(std::shared_ptr<CudaRank> rank, MemoryKind kind,
+                                                                int64_t num_bytes) {
+  if (num_bytes < 0) return absl::InvalidArgumentError(absl::StrCat("memory of ", num_bytes, " bytes was asked for"));
+  auto block = std::make_shared<CudaMemory>(std::move(rank), kind, num_bytes);
+  if (num_bytes > 0) REPRISE_RETURN_IF_ERROR(block->Take());
+  return std::shared_ptr<MemoryBlock>(std::move(block));
+}
+
+}  // namespace reprise::internal

@@ -1,0 +1,103 @@
+// What one rank owns on its device: streams, communicators, working memory and the connections to the other ranks.
+// Shared by the world, its memory and its executables, so that they may be destroyed in any order.
+#ifndef REPRISE_GRAPH_CUDA_CUDA_RANK_H_
+#define REPRISE_GRAPH_CUDA_CUDA_RANK_H_
+
+#include <nccl.h>
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "graph/comm/bootstrap.h"
+#include "graph/cuda/driver_api.h"
+#include "graph/cuda/handles.h"
+#include "kernels/device_kernels.h"
+#include "reprise/core/schedule.h"
+#include "reprise/graph/cuda_world.h"
+
+namespace reprise::internal {
+
+class CudaRank {
+ public:
+  // Streams, kernels and working memory on a device; asks nothing of the other ranks.
+  static absl::StatusOr<std::shared_ptr<CudaRank>> Create(int device, const CudaWorldOptions& options,
+                                                          std::shared_ptr<Bootstrap> bootstrap);
+  ~CudaRank();
+
+  static constexpr Lane kCommunicatingLanes[] = {Lane::kAllGather, Lane::kReduceScatter};
+  // (c) Once for each of those: from a new id, the same on all ranks, or from the caller's communicator.
+  absl::Status NewCommunicator(Lane lane, const ncclUniqueId& id);
+  absl::Status SplitCommunicator(Lane lane, ncclComm_t parent);
+
+  int device() const { return device_; }
+  int rank() const { return bootstrap_->rank(); }
+  int size() const { return bootstrap_->size(); }
+  const DriverApi& driver() const { return driver_; }
+
+  cudaStream_t launch_stream() const { return launch_stream_; }
+  // Where commands of a lane are enqueued: blocking streams, so that a call on the legacy stream while one is captured
+  // is an error and not lost.
+  cudaStream_t lane_stream(Lane lane) const { return lanes_[static_cast<int>(lane)].stream.get(); }
+  Stream stream(Lane lane) const { return Stream(lane_stream(lane), lanes_[static_cast<int>(lane)].kernels.get()); }
+  ncclComm_t communicator(Lane lane) const { return lanes_[static_cast<int>(lane)].communicator; }
+  // Working memory of SumNorm: this rank's two sums, then those of all ranks.
+  double* norm_sums() const { return norm_sums_; }
+
+  // FailedPrecondition while the caller captures the launch stream; the first failure of a wait.
+  absl::Status CheckUsable() const;
+  // Waits until all that was launched is done, or what came before an event on the launch stream. If a rank goes away
+  // or the deadline passes, collectives are made to leave the device, and this error is final.
+  absl::Status Wait();
+  absl::Status WaitFor(cudaEvent_t event);
+  // Set by a launch of a graph, cleared by Wait: NCCL allows no eager collective in between, see graph/README.md.
+  void MarkGraphLaunched() { graph_launched_ = true; }
+  absl::Status WaitForGraphs() { return graph_launched_ ? Wait() : absl::OkStatus(); }
+
+  // ---- device memory, in bytes ----
+  absl::StatusOr<int64_t> FreeBytes() const;
+  void AddRequested(int64_t requested, int64_t taken) {
+    use_.requested += requested;
+    use_.rounding += taken - requested;
+  }
+  void AddRecording(int64_t taken) { use_.recording += taken; }
+  MemoryUse memory() const;
+
+ private:
+  struct LaneParts {
+    StreamHandle stream;
+    std::unique_ptr<kernels::DeviceKernels> kernels;
+    ncclComm_t communicator = nullptr;
+  };
+
+  CudaRank(int device, absl::Duration deadline, std::shared_ptr<Bootstrap> bootstrap)
+      : device_(device), deadline_(deadline), bootstrap_(std::move(bootstrap)) {}
+  absl::Status Open(const CudaWorldOptions& options);
+  absl::Status OpenLane(Lane lane, int priority);
+  // One look at whether waiting still makes sense.
+  absl::Status CheckPeers(absl::Duration waited) const;
+  void Fail(const absl::Status& status);
+
+  const int device_;
+  const absl::Duration deadline_;
+  const std::shared_ptr<Bootstrap> bootstrap_;
+  DriverApi driver_;
+  StreamHandle own_stream_;
+  cudaStream_t launch_stream_ = nullptr;
+  std::array<LaneParts, kNumLanes> lanes_;
+  std::vector<void*> workspaces_;
+  double* norm_sums_ = nullptr;
+  EventHandle waited_for_;
+  bool graph_launched_ = false;
+  absl::Status failed_;
+  MemoryUse use_;
+  int64_t free_at_start_ = 0;
+};
+
+}  // namespace reprise::internal
+
+#endif  // REPRISE_GRAPH_CUDA_CUDA_RANK_H_

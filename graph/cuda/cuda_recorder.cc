@@ -1,0 +1,211 @@
+#include "graph/cuda/cuda_recorder.h"
+
+#include <utility>
+#include <vector>
+
+#include "graph/command_error.h"
+#include "graph/cuda/captured_graph.h"
+#include "graph/cuda/cuda_collectives.h"
+#include "graph/cuda/lane_walk.h"
+#include "kernels/cuda/cuda_status.h"
+#include "reprise/core/status_macros.h"
+
+namespace reprise::internal {
+namespace {
+
+using kernels::CudaStatus;
+using Keep = CallerState::Keep;
+
+bool IsCompute(const Command& command) {
+  return std::holds_alternative<Forward>(command) || std::holds_alternative<Backward>(command);
+}
+
+// ---- graphs ----
+
+class GraphExecutable : public Executable {
+ public:
+  GraphExecutable(std::shared_ptr<CudaRank> rank, std::shared_ptr<const Bindings> bindings, GraphHandle graph,
+                  GraphExecHandle exec, const GraphAudit& audit)
+      : rank_(std::move(rank)),
+        bindings_(std::move(bindings)),
+        graph_(std::move(graph)),
+        exec_(std::move(exec)),
+        audit_(audit) {}
+  ~GraphExecutable() override {
+    rank_->Wait().IgnoreError();
+    const CallerState caller(rank_->device());
+    exec_ = GraphExecHandle();
+    graph_ = GraphHandle();
+  }
+
+  absl::Status Replay() override {
+    REPRISE_RETURN_IF_ERROR(rank_->CheckUsable());
+    const CallerState caller(rank_->device(), Keep::kDeviceOnly);
+    rank_->MarkGraphLaunched();
+    return CudaStatus(cudaGraphLaunch(exec_.get(), rank_->launch_stream()), "launching a graph");
+  }
+  GraphAudit audit() const override { return audit_; }
+
+ private:
+  const std::shared_ptr<CudaRank> rank_;
+  const std::shared_ptr<const Bindings> bindings_;  // keeps what the graph touches
+  GraphHandle graph_;
+  GraphExecHandle exec_;
+  const GraphAudit audit_;
+};
+
+class CaptureRecorder : public Recorder {
+ public:
+  CaptureRecorder(std::shared_ptr<const Bindings> bindings, std::shared_ptr<CudaRank> rank)
+      : bindings_(bindings), rank_(rank), walk_(rank, std::move(bindings)), captured_(rank->driver()) {}
+  ~CaptureRecorder() override {
+    if (is_capturing_) EndCapture().IgnoreError();
+  }
+
+  absl::Status Begin(const Schedule& schedule) override {
+    REPRISE_RETURN_IF_ERROR(rank_->Wait());
+    const CallerState caller(rank_->device(), Keep::kDeviceOnly);
+    REPRISE_RETURN_IF_ERROR(walk_.Prepare(schedule));
+    REPRISE_RETURN_IF_ERROR(
+        CudaStatus(cudaStreamBeginCapture(rank_->lane_stream(Lane::kCompute), cudaStreamCaptureModeThreadLocal),
+                   "beginning the capture"));
+    is_capturing_ = true;
+    return absl::OkStatus();
+  }
+
+  absl::Status Record(CommandId id, const ScheduledCommand& command) override {
+    const CallerState caller(rank_->device(), Keep::kDeviceOnly);
+    const absl::Status enqueued = walk_.Enqueue(id, command);
+    const absl::Status captured =
+        captured_.AddCommand(id, rank_->lane_stream(command.lane), IsCompute(command.command));
+    is_collective_.push_back(IsCollective(command.command));
+    // A function that met a broken capture says so in words of its own, or not at all.
+    return enqueued.ok() ? captured : enqueued;
+  }
+
+  absl::StatusOr<std::unique_ptr<Executable>> Finish() override {
+    const CallerState caller(rank_->device());
+    REPRISE_ASSIGN_OR_RETURN(GraphHandle graph, EndCapture());
+    REPRISE_RETURN_IF_ERROR(captured_.ReplaceProgrammaticEdges(graph.get(), is_collective_));
+    REPRISE_ASSIGN_OR_RETURN(const GraphAudit audit, captured_.Audit(graph.get()));
+    REPRISE_ASSIGN_OR_RETURN(const int64_t before, rank_->FreeBytes());
+    GraphExecHandle exec;
+    REPRISE_RETURN_IF_ERROR(
+        CudaStatus(cudaGraphInstantiate(exec.receive(), graph.get(), cudaGraphInstantiateFlagUseNodePriority),
+                   "instantiating the graph"));
+    REPRISE_RETURN_IF_ERROR(CudaStatus(cudaGraphUpload(exec.get(), rank_->launch_stream()), "uploading the graph"));
+    // NCCL fills its descriptors on streams of its own, which a graph without mixing does not wait for.
+    REPRISE_RETURN_IF_ERROR(CudaStatus(cudaDeviceSynchronize(), "synchronising after the capture"));
+    REPRISE_ASSIGN_OR_RETURN(const int64_t after, rank_->FreeBytes());
+    rank_->AddRecording(before - after);
+    return std::make_unique<GraphExecutable>(rank_, bindings_, std::move(graph), std::move(exec), audit);
+  }
+
+ private:
+  absl::StatusOr<GraphHandle> EndCapture() {
+    is_capturing_ = false;
+    const CallerState caller(rank_->device(), Keep::kDeviceOnly);
+    cudaGraph_t graph = nullptr;
+    const cudaError_t error = cudaStreamEndCapture(rank_->lane_stream(Lane::kCompute), &graph);
+    GraphHandle handle(graph);
+    REPRISE_RETURN_IF_ERROR(CudaStatus(error, "ending the capture"));
+    return handle;
+  }
+
+  const std::shared_ptr<const Bindings> bindings_;
+  const std::shared_ptr<CudaRank> rank_;
+  LaneWalk walk_;
+  CapturedGraph captured_;
+  std::vector<bool> is_collective_;  // by command
+  bool is_capturing_ = false;
+};
+
+// ---- eager ----
+
+class EagerExecutable : public Executable {
+ public:
+  EagerExecutable(std::shared_ptr<CudaRank> rank, std::shared_ptr<const Bindings> bindings, Schedule schedule)
+      : bindings_(bindings), schedule_(std::move(schedule)), walk_(std::move(rank), std::move(bindings)) {}
+  ~EagerExecutable() override { walk_.rank().Wait().IgnoreError(); }
+
+  absl::Status Prepare() {
+    const CallerState caller(walk_.rank().device());
+    for (EventHandle& event : ends_) {
+      REPRISE_RETURN_IF_ERROR(
+          CudaStatus(cudaEventCreateWithFlags(event.receive(), cudaEventDisableTiming), "creating an event"));
+    }
+    return walk_.Prepare(schedule_);
+  }
+
+  absl::Status Replay() override {
+    CudaRank& rank = walk_.rank();
+    REPRISE_RETURN_IF_ERROR(rank.CheckUsable());
+    REPRISE_RETURN_IF_ERROR(rank.WaitForGraphs());
+    const CallerState caller(rank.device(), Keep::kDeviceOnly);
+    REPRISE_RETURN_IF_ERROR(Order(rank.launch_stream(), rank.lane_stream(Lane::kCompute), ends_[0]));
+    const absl::Status status = Enqueue();
+    // After an error the lanes are joined all the same: what was enqueued runs.
+    for (int lane = 0; lane < kNumLanes; ++lane) {
+      REPRISE_RETURN_IF_ERROR(Order(rank.lane_stream(static_cast<Lane>(lane)), rank.launch_stream(), ends_[lane]));
+    }
+    return status;
+  }
+
+ private:
+  static absl::Status Order(cudaStream_t first, cudaStream_t then, const EventHandle& event) {
+    REPRISE_RETURN_IF_ERROR(CudaStatus(cudaEventRecord(event.get(), first), "ordering two streams"));
+    return CudaStatus(cudaStreamWaitEvent(then, event.get()), "ordering two streams");
+  }
+
+  absl::Status Enqueue() const {
+    for (size_t c = 0; c < schedule_.commands.size(); ++c) {
+      const CommandId id(static_cast<int64_t>(c));
+      const ScheduledCommand& command = schedule_.commands[c];
+      REPRISE_RETURN_IF_ERROR(AtCommand(*bindings_->plan, id, command.command, walk_.Enqueue(id, command)));
+    }
+    return absl::OkStatus();
+  }
+
+  const std::shared_ptr<const Bindings> bindings_;
+  const Schedule schedule_;
+  LaneWalk walk_;
+  std::array<EventHandle, kNumLanes> ends_;  // of the lanes
+};
+
+class EagerRecorder : public Recorder {
+ public:
+  EagerRecorder(std::shared_ptr<const Bindings> bindings, std::shared_ptr<CudaRank> rank)
+      : bindings_(std::move(bindings)), rank_(std::move(rank)) {}
+
+  absl::Status Begin(const Schedule& schedule) override {
+    schedule_ = schedule;
+    return absl::OkStatus();
+  }
+  absl::Status Record(CommandId, const ScheduledCommand&) override { return absl::OkStatus(); }
+  absl::StatusOr<std::unique_ptr<Executable>> Finish() override {
+    auto executable = std::make_unique<EagerExecutable>(rank_, bindings_, std::move(schedule_));
+    REPRISE_RETURN_IF_ERROR(executable->Prepare());
+    return executable;
+  }
+
+ private:
+  const std::shared_ptr<const Bindings> bindings_;
+  const std::shared_ptr<CudaRank> rank_;
+  Schedule schedule_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Recorder>> NewCudaRecorder(Execution execution, std::shared_ptr<const Bindings> bindings,
+                                                          std::shared_ptr<CudaRank> rank) {
+  REPRISE_RETURN_IF_ERROR(CheckTransports(*bindings->plan));
+  switch (execution) {
+    case Execution::kGraph:
+      return std::make_unique<CaptureRecorder>(std::move(bindings), std::move(rank));
+    case Execution::kEager:
+      return std::make_unique<EagerRecorder>(std::move(bindings), std::move(rank));
+  }
+  return absl::InternalError("unknown execution");
+}
+
+}  // namespace reprise::internal

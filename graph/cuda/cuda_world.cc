@@ -1,0 +1,253 @@
+#include "reprise/graph/cuda_world.h"
+
+#include <unistd.h>
+
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "core/quoted.h"
+#include "graph/cuda/cuda_memory.h"
+#include "graph/cuda/cuda_rank.h"
+#include "graph/cuda/cuda_recorder.h"
+#include "graph/cuda/nccl_status.h"
+#include "graph/cuda/upload.h"
+#include "kernels/cuda/cuda_status.h"
+#include "reprise/core/status_macros.h"
+
+namespace reprise {
+namespace {
+
+using internal::Bootstrap;
+using internal::CallerState;
+using internal::CudaRank;
+using internal::NcclStatus;
+using kernels::CudaStatus;
+
+class CudaWorld : public World {
+ public:
+  explicit CudaWorld(std::shared_ptr<Bootstrap> bootstrap) : bootstrap_(std::move(bootstrap)) {
+    ranks_.push_back(bootstrap_->rank());
+  }
+
+  void Open(std::shared_ptr<CudaRank> rank) {
+    rank_ = std::move(rank);
+    upload_ = std::make_unique<internal::Upload>(rank_);
+  }
+  CudaRank& rank() { return *rank_; }
+
+  int size() const override { return bootstrap_->size(); }
+  absl::Span<const int> local_ranks() const override { return ranks_; }
+
+  absl::StatusOr<std::shared_ptr<MemoryBlock>> Allocate(MemoryKind kind, int64_t num_bytes) override {
+    return internal::AllocateCudaMemory(rank_, kind, num_bytes);
+  }
+
+  absl::Status CopyToRank(int local, void* destination, const void* source, int64_t num_bytes) override {
+    REPRISE_RETURN_IF_ERROR(CheckAccess(local, num_bytes));
+    return upload_->Copy(destination, source, num_bytes);
+  }
+
+  absl::Status CopyToHost(int local, void* destination, const void* source, int64_t num_bytes) override {
+    REPRISE_RETURN_IF_ERROR(CheckAccess(local, num_bytes));
+    REPRISE_RETURN_IF_ERROR(rank_->Wait());
+    if (num_bytes == 0) return absl::OkStatus();
+    const CallerState caller(rank_->device());
+    REPRISE_RETURN_IF_ERROR(CudaStatus(cudaMemcpyAsync(destination, source, static_cast<size_t>(num_bytes),
+                                                       cudaMemcpyDeviceToHost, rank_->launch_stream()),
+                                       "copying from the device"));
+    return CudaStatus(cudaStreamSynchronize(rank_->launch_stream()), "copying from the device");
+  }
+
+  absl::Status FillBytes(int local, void* destination, uint8_t value, int64_t num_bytes) override {
+    REPRISE_RETURN_IF_ERROR(CheckAccess(local, num_bytes));
+    if (num_bytes == 0) return absl::OkStatus();
+    const CallerState caller(rank_->device());
+    return CudaStatus(cudaMemsetAsync(destination, value, static_cast<size_t>(num_bytes), rank_->launch_stream()),
+                      "filling device memory");
+  }
+
+  absl::Status Synchronize() override { return rank_->Wait(); }
+
+  absl::StatusOr<std::vector<std::string>> ExchangeBytes(absl::Span<const std::string> one_per_local_rank) override {
+    if (one_per_local_rank.size() != 1) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(one_per_local_rank.size(), " ranks give bytes, but one is local; give one string"));
+    }
+    return bootstrap_->Exchange(one_per_local_rank[0]);
+  }
+
+  absl::StatusOr<std::unique_ptr<Recorder>> NewRecorder(Execution execution,
+                                                        std::shared_ptr<const Bindings> bindings) override {
+    if (bindings == nullptr || bindings->plan == nullptr) {
+      return absl::InvalidArgumentError("a recorder needs bindings with a plan");
+    }
+    if (bindings->plan->world_size() != size() || bindings->ranks != ranks_) {
+      return absl::InvalidArgumentError(absl::StrCat("the bindings are of ranks [", absl::StrJoin(bindings->ranks, ","),
+                                                     "] and a plan for ", bindings->plan->world_size(),
+                                                     ", but this is rank ", ranks_[0], " of ", size(),
+                                                     "; bind World::local_ranks()"));
+    }
+    return internal::NewCudaRecorder(execution, std::move(bindings), rank_);
+  }
+
+  MemoryUse memory() const override { return rank_->memory(); }
+
+ private:
+  absl::Status CheckAccess(int local, int64_t num_bytes) const {
+    if (local != 0 || num_bytes < 0) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(num_bytes, " bytes on local rank ", local, " of 1 cannot be accessed"));
+    }
+    return rank_->CheckUsable();
+  }
+
+  const std::shared_ptr<Bootstrap> bootstrap_;
+  std::vector<int> ranks_;
+  std::shared_ptr<CudaRank> rank_;
+  std::unique_ptr<internal::Upload> upload_;
+};
+
+// ---- what must be equal, or different, on all ranks ----
+
+struct Facts {
+  std::string nccl_version, settings, device;
+};
+
+absl::StatusOr<Facts> FactsOf(const LaunchEnvironment& launch, int device) {
+  Facts facts;
+  int version = 0;
+  REPRISE_RETURN_IF_ERROR(NcclStatus(ncclGetVersion(&version), "asking for NCCL's version"));
+  facts.nccl_version = internal::NcclVersionName(version);
+  facts.settings = launch.nccl_settings.empty() ? "no NCCL settings" : launch.nccl_settings;
+  cudaDeviceProp properties;
+  REPRISE_RETURN_IF_ERROR(CudaStatus(cudaGetDeviceProperties(&properties, device), "asking for the device"));
+  facts.device = absl::StrCat("device ", absl::BytesToHexString(absl::string_view(properties.uuid.bytes, 16)));
+  return facts;
+}
+
+// "rank 0 has A, but rank 1 has B" if some rank differs from rank 0.
+absl::Status CheckEqual(absl::string_view what, const std::vector<std::string>& by_rank, absl::string_view remedy) {
+  for (size_t rank = 1; rank < by_rank.size(); ++rank) {
+    if (by_rank[rank] == by_rank[0]) continue;
+    return absl::FailedPreconditionError(absl::StrCat("ranks differ in ", what, ": rank 0 has ", by_rank[0],
+                                                      ", but rank ", rank, " has ", by_rank[rank], "; ", remedy));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckApart(const std::vector<std::string>& devices) {
+  std::map<std::string, size_t> first;
+  for (size_t rank = 0; rank < devices.size(); ++rank) {
+    const auto [entry, is_new] = first.emplace(devices[rank], rank);
+    if (is_new) continue;
+    return absl::FailedPreconditionError(
+        absl::StrCat("ranks ", entry->second, " and ", rank, " share ", devices[rank],
+                     ", and NCCL takes one rank per device; start as many ranks as there are devices, or set "
+                     "CudaWorldOptions::device"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckFacts(CudaWorld& world, const Facts& facts) {
+  const auto exchange = [&](const std::string& mine) { return world.ExchangeBytes({&mine, 1}); };
+  REPRISE_ASSIGN_OR_RETURN(const std::vector<std::string> versions, exchange(facts.nccl_version));
+  REPRISE_ASSIGN_OR_RETURN(const std::vector<std::string> settings, exchange(facts.settings));
+  REPRISE_ASSIGN_OR_RETURN(const std::vector<std::string> devices, exchange(facts.device));
+  REPRISE_RETURN_IF_ERROR(CheckEqual("NCCL", versions, "start every rank with the same library"));
+  REPRISE_RETURN_IF_ERROR(CheckEqual("NCCL settings", settings, "set the same NCCL_ variables on every rank"));
+  return CheckApart(devices);
+}
+
+// ---- creation ----
+
+absl::StatusOr<int> ChooseDevice(const LaunchEnvironment& launch, const CudaWorldOptions& options) {
+  const int devices = NumCudaDevices();
+  const int device = options.device >= 0 ? options.device : launch.local_rank;
+  if (devices == 0) {
+    return absl::UnavailableError("no CUDA device is usable here; check the driver by nvidia-smi, or use a HostWorld");
+  }
+  if (device < devices) return device;
+  return absl::UnavailableError(
+      absl::StrCat("device ", device, " was asked for, but this process sees ", devices,
+                   "; start at most that many ranks on a host, or widen CUDA_VISIBLE_DEVICES"));
+}
+
+absl::Status CheckParent(ncclComm_t parent, const LaunchEnvironment& launch) {
+  if (parent == nullptr) return absl::OkStatus();
+  int rank = 0, size = 0;
+  REPRISE_RETURN_IF_ERROR(NcclStatus(ncclCommUserRank(parent, &rank), "asking the caller's communicator"));
+  REPRISE_RETURN_IF_ERROR(NcclStatus(ncclCommCount(parent, &size), "asking the caller's communicator"));
+  if (rank == launch.rank && size == launch.size) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("CudaWorldOptions::parent is rank ", rank, " of ", size,
+                                                 ", but the launch environment says rank ", launch.rank, " of ",
+                                                 launch.size, "; pass a communicator of all ranks, in their order"));
+}
+
+absl::Status MakeCommunicators(CudaWorld& world, ncclComm_t parent) {
+  CudaRank& rank = world.rank();
+  for (const Lane lane : CudaRank::kCommunicatingLanes) {
+    if (parent != nullptr) {
+      REPRISE_RETURN_IF_ERROR(rank.SplitCommunicator(lane, parent));
+      continue;
+    }
+    ncclUniqueId id = {};
+    absl::Status status;
+    if (rank.rank() == 0) status = NcclStatus(ncclGetUniqueId(&id), "making an id for a communicator");
+    REPRISE_ASSIGN_OR_RETURN(const std::vector<std::string> ids,
+                             world.ExchangeBytes({std::string(id.internal, status.ok() ? sizeof(id.internal) : 0)}));
+    REPRISE_RETURN_IF_ERROR(status);
+    if (ids[0].size() != sizeof(id.internal)) {
+      return absl::UnavailableError("rank 0 could not make an id for a communicator; see its own error");
+    }
+    ids[0].copy(id.internal, sizeof(id.internal));
+    REPRISE_RETURN_IF_ERROR(rank.NewCommunicator(lane, id));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status OpenWorld(CudaWorld& world, const std::shared_ptr<Bootstrap>& bootstrap, const LaunchEnvironment& launch,
+                       const CudaWorldOptions& options) {
+  const auto open = [&]() -> absl::StatusOr<Facts> {
+    REPRISE_ASSIGN_OR_RETURN(const int device, ChooseDevice(launch, options));
+    REPRISE_RETURN_IF_ERROR(CheckParent(options.parent, launch));
+    REPRISE_ASSIGN_OR_RETURN(std::shared_ptr<CudaRank> rank, CudaRank::Create(device, options, bootstrap));
+    REPRISE_RETURN_IF_ERROR(rank->CheckUsable());
+    world.Open(std::move(rank));
+    return FactsOf(launch, device);
+  };
+  const absl::StatusOr<Facts> facts = open();
+  REPRISE_RETURN_IF_ERROR(world.Agree("opening the device", facts.status(), {}));
+  REPRISE_RETURN_IF_ERROR(CheckFacts(world, *facts));
+  return world.Agree("making communicators", MakeCommunicators(world, options.parent), {});
+}
+
+}  // namespace
+
+int NumCudaDevices() {
+  int devices = 0;
+  if (cudaGetDeviceCount(&devices) == cudaSuccess) return devices;
+  cudaGetLastError();
+  return 0;
+}
+
+absl::StatusOr<std::shared_ptr<World>> CreateCudaWorld(const LaunchEnvironment& launch,
+                                                       const CudaWorldOptions& options) {
+  if (options.deadline <= absl::ZeroDuration()) {
+    return absl::InvalidArgumentError(absl::StrCat("CudaWorldOptions::deadline is ",
+                                                   absl::FormatDuration(options.deadline), " but must be positive"));
+  }
+  if (options.device < -1) {
+    return absl::InvalidArgumentError(absl::StrCat("CudaWorldOptions::device is ", options.device,
+                                                   " but must be a device's number, or -1 for the rank's own"));
+  }
+  REPRISE_ASSIGN_OR_RETURN(std::shared_ptr<Bootstrap> bootstrap, Bootstrap::Connect(launch, options.deadline));
+  auto world = std::make_shared<CudaWorld>(bootstrap);
+  REPRISE_RETURN_IF_ERROR(OpenWorld(*world, bootstrap, launch, options));
+  return std::shared_ptr<World>(std::move(world));
+}
+
+}  // namespace reprise

@@ -1,0 +1,28 @@
+// The few driver functions that inspect graphs, looked up when a program runs: programs must start on machines without
+// a driver. The runtime's own queries answer "unknown error" for a graph with batch-memory-operation nodes.
+#ifndef REPRISE_GRAPH_CUDA_DRIVER_API_H_
+#define REPRISE_GRAPH_CUDA_DRIVER_API_H_
+
+#include <cuda.h>
+
+#include "absl/status/statusor.h"
+
+namespace reprise::internal {
+
+struct DriverApi {
+  decltype(&cuGraphGetNodes) graph_get_nodes = nullptr;
+  decltype(&cuGraphGetEdges) graph_get_edges = nullptr;
+  decltype(&cuGraphNodeGetDependencies) graph_node_get_dependencies = nullptr;
+  decltype(&cuGraphNodeGetType) graph_node_get_type = nullptr;
+  decltype(&cuGraphAddDependencies) graph_add_dependencies = nullptr;
+  decltype(&cuGraphRemoveDependencies) graph_remove_dependencies = nullptr;
+};
+
+// Unavailable, naming the function, where the driver is missing or too old.
+absl::StatusOr<DriverApi> LoadDriverApi();
+
+absl::Status DriverStatus(CUresult result, const char* what);
+
+}  // namespace reprise::internal
+
+#endif  // REPRISE_GRAPH_CUDA_DRIVER_API_H_

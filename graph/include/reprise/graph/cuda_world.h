@@ -1,0 +1,48 @@
+// One GPU as a rank of a job: schedules become CUDA graphs, collectives are NCCL's. Link reprise::cuda.
+#ifndef REPRISE_GRAPH_CUDA_WORLD_H_
+#define REPRISE_GRAPH_CUDA_WORLD_H_
+
+#include <cuda_runtime_api.h>
+#include <nccl.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "reprise/core/stream.h"
+#include "reprise/graph/launch_environment.h"
+#include "reprise/graph/world.h"
+
+namespace reprise {
+
+struct CudaWorldOptions {
+  int device = -1;                // CUDA ordinal; -1: the rank's number on its host
+  cudaStream_t stream = nullptr;  // every launch and copy goes here; null: a new non-blocking stream
+  ncclComm_t parent = nullptr;    // if set, of the same ranks: split into the world's communicators, then left alone
+  // For every wait on other ranks: joining, votes, and replays that do not end. Positive.
+  absl::Duration deadline = absl::Minutes(5);
+};
+
+// (c) Joins the ranks named by `launch`, makes the communicators and the streams. The caller's current device stays as
+// it was, here and in every later call.
+//
+// Errors, on every rank that can be told: Unavailable without a device or if a rank does not appear or goes away;
+// DeadlineExceeded; FailedPrecondition, naming both sides, if ranks share a device or differ in NCCL's version or
+// settings, or if the calling thread is capturing; InvalidArgument for options out of range.
+//
+// Device memory beyond what is asked for: see World::memory(). Replay returns once the graph is launched. A rank that
+// dies makes the waits of the others end with Unavailable; the world is then of no further use.
+absl::StatusOr<std::shared_ptr<World>> CreateCudaWorld(const LaunchEnvironment& launch,
+                                                       const CudaWorldOptions& options = {});
+
+// How many devices this process can use; 0 without a driver.
+int NumCudaDevices();
+
+// The stream of a compute function that runs on a device. Only if !stream.is_host().
+inline cudaStream_t CudaStream(Stream stream) { return static_cast<cudaStream_t>(stream.device_stream()); }
+
+}  // namespace reprise
+
+#endif  // REPRISE_GRAPH_CUDA_WORLD_H_

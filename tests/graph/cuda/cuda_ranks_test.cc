@@ -1,0 +1,117 @@
+// What goes wrong on one of two ranks is told on both, and neither hangs.
+#include <cuda_runtime_api.h>
+
+#include "reprise/graph/train_session.h"
+#include "tests/conformance/conformance.h"
+#include "tests/graph/cuda/cuda_testing.h"
+#include "tests/testing/status_matchers.h"
+
+namespace reprise::testing {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+constexpr CallId kCall(1);  // "c1"
+
+class CudaRanksTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    REPRISE_ASSERT_OK_AND_ASSIGN(world_, NewCudaWorld());
+    ASSERT_EQ(world_->size(), 2);
+  }
+  int rank() const { return world_->local_ranks()[0]; }
+
+  absl::Status CreateSession(const Classifier& classifier, TrainOptions options = {}) {
+    REPRISE_ASSIGN_OR_RETURN(const auto parameters, ShardedParameters::Create(world_, classifier.model));
+    return TrainSession::Create(parameters, classifier.model, classifier.compute, std::move(options)).status();
+  }
+
+  std::shared_ptr<World> world_;
+};
+
+TEST_F(CudaRanksTest, DifferentModelsAreNamedOnBoth) {
+  EXPECT_THAT(CreateSession(MakeClassifier(rank() == 0 ? 2 : 3, DType::kBFloat16)),
+              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("ranks disagree")));
+}
+
+TEST_F(CudaRanksTest, DifferentOptionsAreNamedOnBoth) {
+  TrainOptions options;
+  options.run.plan.prefetch_depth = rank() + 1;
+  EXPECT_THAT(CreateSession(MakeClassifier(2, DType::kBFloat16), options),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       AllOf(HasSubstr("planning"), HasSubstr("rank 0"), HasSubstr("rank 1"))));
+  EXPECT_THAT(CreateSession(MakeClassifier(2, DType::kBFloat16)), IsOk()) << "afterwards";
+}
+
+TEST_F(CudaRanksTest, APlanThatFailsOnOneRankFailsOnBoth) {
+  TrainOptions options;
+  if (rank() == 1) options.run.plan.weight_slots = 0;
+  EXPECT_THAT(CreateSession(MakeClassifier(2, DType::kBFloat16), options),
+              StatusIs(rank() == 1 ? absl::StatusCode::kInvalidArgument : absl::StatusCode::kFailedPrecondition,
+                       HasSubstr("weight_slots")));
+  EXPECT_THAT(CreateSession(MakeClassifier(2, DType::kBFloat16)), IsOk()) << "afterwards";
+}
+
+// Warm-up runs backward of "c1" while the other rank's device waits in a collective for this one.
+TEST_F(CudaRanksTest, AWarmUpThatFailsOnOneRankFailsOnBoth) {
+  Classifier classifier = MakeClassifier(3, DType::kBFloat16);
+  if (rank() == 1) {
+    classifier.compute[kCall].backward = [](ComputeContext&) { return absl::AbortedError("only here"); };
+  }
+  EXPECT_THAT(CreateSession(classifier),
+              StatusIs(rank() == 1 ? absl::StatusCode::kAborted : absl::StatusCode::kFailedPrecondition,
+                       HasSubstr("only here")));
+}
+
+TEST_F(CudaRanksTest, ARecordingThatFailsOnOneRankFailsOnBoth) {
+  Classifier classifier = MakeClassifier(3, DType::kBFloat16);
+  if (rank() == 1) {
+    classifier.compute[kCall].backward = [backward = classifier.compute[kCall].backward](ComputeContext& context) {
+      cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
+      cudaStreamIsCapturing(CudaStream(context.stream()), &capture);
+      if (capture == cudaStreamCaptureStatusActive) return absl::AbortedError("only here");
+      return backward(context);
+    };
+  }
+  EXPECT_THAT(CreateSession(classifier),
+              StatusIs(rank() == 1 ? absl::StatusCode::kAborted : absl::StatusCode::kFailedPrecondition,
+                       HasSubstr("only here")));
+  EXPECT_THAT(CreateSession(MakeClassifier(3, DType::kBFloat16)), IsOk()) << "afterwards";
+}
+
+TEST(CudaRanksDeviceTest, TwoRanksOnOneDeviceAreNamed) {
+  EXPECT_THAT(NewCudaWorld({.device = 0}),
+              StatusIs(absl::StatusCode::kFailedPrecondition, AllOf(HasSubstr("ranks 0 and 1 share device"))));
+}
+
+TEST(CudaRanksDeviceTest, ADeviceThatDoesNotExistIsNamedOnBoth) {
+  REPRISE_ASSERT_OK_AND_ASSIGN(const LaunchEnvironment launch, DetectLaunch());
+  EXPECT_THAT(NewCudaWorld({.device = launch.rank == 0 ? 0 : 99}),
+              StatusIs(launch.rank == 0 ? absl::StatusCode::kFailedPrecondition : absl::StatusCode::kUnavailable,
+                       HasSubstr("device 99")));
+}
+
+TEST(CudaRanksDeviceTest, ARankThatNeverReplaysIsReportedAtTheDeadline) {
+  REPRISE_ASSERT_OK_AND_ASSIGN(const LaunchEnvironment launch, DetectLaunch());
+  CudaWorldOptions options;
+  options.deadline = absl::Seconds(5);
+  REPRISE_ASSERT_OK_AND_ASSIGN(const std::shared_ptr<World> world, CreateCudaWorld(launch, options));
+  const Classifier classifier = MakeClassifier(2, DType::kBFloat16);
+  REPRISE_ASSERT_OK_AND_ASSIGN(const Plan plan, PlanTraining(classifier.model, world->size(), {}));
+  REPRISE_ASSERT_OK_AND_ASSIGN(const std::unique_ptr<PlanRunner> runner,
+                               PlanRunner::Create(world, plan, classifier.compute, ClassifierParameter));
+  ASSERT_THAT(runner->RunStep(1, ClassifierInput), IsOk());
+  ASSERT_THAT(world->Synchronize(), IsOk());
+  if (launch.rank == 0) {
+    ASSERT_THAT(runner->RunStep(1, ClassifierInput), IsOk());
+    EXPECT_THAT(world->Synchronize(), StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("5s")));
+    EXPECT_THAT(runner->Replay(plan.first), StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("5s")))
+        << "the first error is kept";
+  } else {
+    absl::SleepFor(absl::Seconds(8));
+  }
+}
+
+}  // namespace
+}  // namespace reprise::testing

@@ -1,0 +1,231 @@
+// Training sessions on devices: the host ranks' numbers, the plan's memory, launches without allocation, any order of
+// destruction.
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cmath>
+#include <cstdlib>
+#include <new>
+
+#include "reprise/graph/host_world.h"
+#include "reprise/graph/train_session.h"
+#include "tests/conformance/conformance.h"
+#include "tests/graph/cuda/cuda_testing.h"
+#include "tests/testing/status_matchers.h"
+
+namespace {
+// Allocations of this program's C++ code.
+std::atomic<int64_t> allocations = 0;
+}  // namespace
+
+void* operator new(size_t size) {
+  ++allocations;
+  if (void* const memory = std::malloc(size)) return memory;
+  throw std::bad_alloc();
+}
+void operator delete(void* memory) noexcept { std::free(memory); }
+void operator delete(void* memory, size_t) noexcept { std::free(memory); }
+
+namespace reprise::testing {
+namespace {
+
+constexpr int kUnits = 4;
+constexpr int kMicrobatches = 2;
+
+absl::StatusOr<std::shared_ptr<ShardedParameters>> NewParameters(std::shared_ptr<World> world,
+                                                                 const Classifier& classifier) {
+  REPRISE_ASSIGN_OR_RETURN(std::shared_ptr<ShardedParameters> parameters,
+                           ShardedParameters::Create(std::move(world), classifier.model));
+  for (size_t p = 0; p < classifier.model.parameters().size(); ++p) {
+    const ParameterSpec& spec = classifier.model.parameters()[p].spec;
+    std::vector<float> values(NumElements(spec.shape));
+    for (size_t i = 0; i < values.size(); ++i) {
+      values[i] = ClassifierParameter(ParameterId(static_cast<int64_t>(p)), static_cast<int64_t>(i));
+    }
+    REPRISE_RETURN_IF_ERROR(parameters->Write(spec.name, values));
+  }
+  return parameters;
+}
+
+absl::Status CopyInputs(TrainSession& session, const Classifier& classifier, int rank, int64_t microbatch) {
+  std::vector<float> x(kClassifierRows * kClassifierWidth);
+  for (size_t i = 0; i < x.size(); ++i) {
+    x[i] = static_cast<float>(ClassifierInput(rank, microbatch, classifier.x, static_cast<int64_t>(i)));
+  }
+  std::vector<int32_t> labels(kClassifierRows);
+  for (size_t i = 0; i < labels.size(); ++i) {
+    labels[i] = static_cast<int32_t>(ClassifierInput(rank, microbatch, classifier.labels, static_cast<int64_t>(i)));
+  }
+  REPRISE_RETURN_IF_ERROR(session.CopyInput<float>(rank, classifier.x, x));
+  return session.CopyInput<int32_t>(rank, classifier.labels, labels);
+}
+
+absl::Status RunMicrobatches(TrainSession& session, const Classifier& classifier, World& world, int step) {
+  for (int microbatch = 0; microbatch < kMicrobatches; ++microbatch) {
+    for (const int rank : world.local_ranks()) {
+      REPRISE_RETURN_IF_ERROR(CopyInputs(session, classifier, rank, step * kMicrobatches + microbatch));
+    }
+    REPRISE_RETURN_IF_ERROR(session.RunMicrobatch());
+  }
+  return absl::OkStatus();
+}
+
+TrainOptions Options(Execution execution) {
+  TrainOptions options;
+  options.run.execution = execution;
+  options.run.plan.wire = DType::kFloat32;
+  options.optimizer = Sgd{};
+  return options;
+}
+
+struct Trained {
+  std::vector<std::vector<float>> gradients;   // of every step and parameter
+  std::vector<std::vector<float>> parameters;  // at the end
+  std::vector<float> losses;                   // of every step
+};
+
+absl::StatusOr<Trained> Train(std::shared_ptr<World> world, Execution execution, int steps) {
+  const Classifier classifier = MakeClassifier(kUnits, DType::kFloat32);
+  REPRISE_ASSIGN_OR_RETURN(const auto parameters, NewParameters(world, classifier));
+  REPRISE_ASSIGN_OR_RETURN(const std::unique_ptr<TrainSession> session,
+                           TrainSession::Create(parameters, classifier.model, classifier.compute, Options(execution)));
+  Trained trained;
+  for (int step = 0; step < steps; ++step) {
+    REPRISE_RETURN_IF_ERROR(session->BeginStep({.learning_rate = 0.5f, .microbatches = kMicrobatches}));
+    REPRISE_RETURN_IF_ERROR(RunMicrobatches(*session, classifier, *world, step));
+    for (const Parameter& parameter : classifier.model.parameters()) {
+      REPRISE_ASSIGN_OR_RETURN(trained.gradients.emplace_back(), session->ReadGradient(parameter.spec.name));
+    }
+    REPRISE_RETURN_IF_ERROR(session->EndStep());
+  }
+  REPRISE_RETURN_IF_ERROR(session->Synchronize());
+  for (const StepMetrics& metrics : session->PollMetrics()) trained.losses.push_back(metrics.loss);
+  for (const Parameter& parameter : classifier.model.parameters()) {
+    REPRISE_ASSIGN_OR_RETURN(trained.parameters.emplace_back(), parameters->Read(parameter.spec.name));
+  }
+  return trained;
+}
+
+// Both are sums of the same products in float in different orders. A value passes through kUnits products of
+// kClassifierWidth terms forward and backward, the sum over rows, microbatches and ranks, and a softmax: fewer than
+// 512 roundings of the largest value, each of relative size 2^-24, per step.
+void ExpectClose(const std::vector<float>& got, const std::vector<float>& want, int steps) {
+  ASSERT_EQ(got.size(), want.size());
+  float largest = 0;
+  for (const float value : want) largest = std::max(largest, std::abs(value));
+  for (size_t i = 0; i < want.size(); ++i) {
+    ASSERT_NEAR(got[i], want[i], 512 * steps * 0x1p-24 * largest) << "element " << i;
+  }
+}
+
+TEST(CudaSessionTest, TrainsAsHostRanksDo) {
+  constexpr int kSteps = 3;
+  REPRISE_ASSERT_OK_AND_ASSIGN(const std::shared_ptr<World> world, NewCudaWorld());
+  REPRISE_ASSERT_OK_AND_ASSIGN(const std::shared_ptr<World> host, CreateHostWorld({.size = world->size()}));
+  REPRISE_ASSERT_OK_AND_ASSIGN(const Trained want, Train(host, Execution::kGraph, kSteps));
+  REPRISE_ASSERT_OK_AND_ASSIGN(const Trained graph, Train(world, Execution::kGraph, kSteps));
+  REPRISE_ASSERT_OK_AND_ASSIGN(const Trained eager, Train(world, Execution::kEager, kSteps));
+  EXPECT_EQ(graph.gradients, eager.gradients);
+  EXPECT_EQ(graph.parameters, eager.parameters);
+  EXPECT_EQ(graph.losses, eager.losses);
+  ExpectClose(graph.losses, want.losses, kSteps);
+  for (size_t g = 0; g < want.gradients.size(); ++g) ExpectClose(graph.gradients[g], want.gradients[g], kSteps);
+  for (size_t p = 0; p < want.parameters.size(); ++p) ExpectClose(graph.parameters[p], want.parameters[p], kSteps);
+}
+
+TEST(CudaSessionTest, MemoryIsThePlansAndDoesNotGrow) {
+  REPRISE_ASSERT_OK_AND_ASSIGN(const std::shared_ptr<World> world, NewCudaWorld());
+  const Classifier classifier = MakeClassifier(kUnits, DType::kFloat32);
+  REPRISE_ASSERT_OK_AND_ASSIGN(const auto parameters, NewParameters(world, classifier));
+  MemoryUse first;
+  for (int cycle = 0; cycle < 10; ++cycle) {
+    REPRISE_ASSERT_OK_AND_ASSIGN(
+        const std::unique_ptr<TrainSession> session,
+        TrainSession::Create(parameters, classifier.model, classifier.compute, Options(Execution::kGraph)));
+    const MemoryPlan& memory = session->plan().memory;
+    const CaptureReport& report = session->capture();
+    EXPECT_EQ(report.persistent_bytes, memory.persistent_bytes());
+    EXPECT_EQ(report.transient_bytes, memory.transient_bytes());
+    EXPECT_EQ(world->memory().requested, memory.persistent_bytes() + memory.transient_bytes() -
+                                             memory.num_bytes[static_cast<int>(Storage::kHostVisible)]);
+    for (int step = 0; step < 20; ++step) {
+      ASSERT_THAT(session->BeginStep({.learning_rate = 0.1f, .microbatches = kMicrobatches}), IsOk());
+      ASSERT_THAT(RunMicrobatches(*session, classifier, *world, step), IsOk());
+      ASSERT_THAT(session->EndStep(), IsOk());
+    }
+    ASSERT_THAT(session->Synchronize(), IsOk());
+    const MemoryUse use = world->memory();
+    if (cycle == 0) first = use;  // NCCL sets up a connection when it is first used
+    EXPECT_EQ(use.rounding, first.rounding) << "cycle " << cycle;
+    EXPECT_LE(use.communication + use.recording, first.communication + first.recording) << "cycle " << cycle;
+  }
+}
+
+TEST(CudaSessionTest, ReplaysAllocateNothingAndLaunchFast) {
+  REPRISE_ASSERT_OK_AND_ASSIGN(const std::shared_ptr<World> world, NewCudaWorld());
+  const Classifier classifier = MakeClassifier(kUnits, DType::kBFloat16);
+  REPRISE_ASSERT_OK_AND_ASSIGN(const Plan plan, PlanTraining(classifier.model, world->size(), {}));
+  REPRISE_ASSERT_OK_AND_ASSIGN(const std::unique_ptr<PlanRunner> runner,
+                               PlanRunner::Create(world, plan, classifier.compute, ClassifierParameter));
+  ASSERT_THAT(runner->BeginStep(1), IsOk());
+  ASSERT_THAT(runner->ReplayGraph(plan.first, ClassifierInput), IsOk());
+  ASSERT_THAT(world->Synchronize(), IsOk());
+  const int64_t before = allocations;
+  std::vector<double> microseconds;
+  microseconds.reserve(100);
+  const int64_t reserved = allocations;
+  for (int replay = 0; replay < 100; ++replay) {
+    const auto start = std::chrono::steady_clock::now();
+    const absl::Status status = runner->Replay(plan.body);
+    microseconds.push_back(std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start).count());
+    ASSERT_THAT(status, IsOk());
+    if (replay % 10 == 9) ASSERT_THAT(world->Synchronize(), IsOk());
+  }
+  EXPECT_EQ(reserved, before + 1) << "operator new is counted";
+  EXPECT_EQ(allocations, reserved) << "by 100 replays";
+  std::nth_element(microseconds.begin(), microseconds.begin() + 50, microseconds.end());
+  std::cout << "median launch of a microbatch of " << kUnits << " units: " << microseconds[50] << " us\n";
+  EXPECT_LT(microseconds[50], 25);
+}
+
+TEST(CudaSessionTest, GraphsHoldNoEventsOrHostFunctions) {
+  REPRISE_ASSERT_OK_AND_ASSIGN(const std::shared_ptr<World> world, NewCudaWorld());
+  const Classifier classifier = MakeClassifier(kUnits, DType::kBFloat16);
+  REPRISE_ASSERT_OK_AND_ASSIGN(const auto parameters, NewParameters(world, classifier));
+  REPRISE_ASSERT_OK_AND_ASSIGN(
+      const std::unique_ptr<TrainSession> session,
+      TrainSession::Create(parameters, classifier.model, classifier.compute, Options(Execution::kGraph)));
+  ASSERT_EQ(session->capture().graphs.size(), session->plan().schedules.size());
+  for (const GraphAudit& audit : session->capture().graphs) {
+    EXPECT_GT(audit.kernels, 0);
+    EXPECT_EQ(audit.events, 0) << "NCCL_GRAPH_MIXING_SUPPORT=0 is in force";
+    EXPECT_EQ(audit.others, 0);
+  }
+}
+
+TEST(CudaSessionTest, EverythingMayBeDestroyedInAnyOrder) {
+  std::vector<int> order = {0, 1, 2, 3};
+  do {
+    REPRISE_ASSERT_OK_AND_ASSIGN(std::shared_ptr<World> world, NewCudaWorld());
+    const Classifier classifier = MakeClassifier(2, DType::kFloat32);
+    REPRISE_ASSERT_OK_AND_ASSIGN(std::shared_ptr<ShardedParameters> parameters, NewParameters(world, classifier));
+    REPRISE_ASSERT_OK_AND_ASSIGN(
+        std::unique_ptr<TrainSession> session,
+        TrainSession::Create(parameters, classifier.model, classifier.compute, Options(Execution::kGraph)));
+    REPRISE_ASSERT_OK_AND_ASSIGN(std::shared_ptr<MemoryBlock> block, world->Allocate(MemoryKind::kCommunicating, 4096));
+    ASSERT_THAT(session->BeginStep({.learning_rate = 0.1f, .microbatches = kMicrobatches}), IsOk());
+    ASSERT_THAT(RunMicrobatches(*session, classifier, *world, 0), IsOk());  // still running when the first goes
+    for (const int what : order) {
+      if (what == 0) world.reset();
+      if (what == 1) parameters.reset();
+      if (what == 2) session.reset();
+      if (what == 3) block.reset();
+    }
+    ASSERT_EQ(cudaGetLastError(), cudaSuccess);
+  } while (std::next_permutation(order.begin(), order.begin() + 3));  // the block last, as the vector starts sorted
+}
+
+}  // namespace
+}  // namespace reprise::testing
