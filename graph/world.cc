@@ -5,7 +5,7 @@
 #include <type_traits>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
+#include "graph/rank_list.h"
 #include "reprise/core/status_macros.h"
 
 namespace reprise {
@@ -60,19 +60,14 @@ absl::StatusOr<std::vector<Vote>> Decode(const std::vector<std::string>& all) {
   return votes;
 }
 
-// "rank 2", "ranks 1, 3, 4 and 12 more": those for which `is` holds.
+// Those for which `is` holds.
 template <class Predicate>
-std::string RankList(const std::vector<Vote>& votes, const Predicate& is) {
-  constexpr size_t kNamed = 8;
-  std::vector<size_t> ranks;
+std::string RanksWhere(const std::vector<Vote>& votes, const Predicate& is) {
+  std::vector<int> ranks;
   for (size_t rank = 0; rank < votes.size(); ++rank) {
-    if (is(votes[rank])) ranks.push_back(rank);
+    if (is(votes[rank])) ranks.push_back(static_cast<int>(rank));
   }
-  const size_t named = std::min(kNamed, ranks.size());
-  std::string text =
-      absl::StrCat(ranks.size() == 1 ? "rank " : "ranks ", absl::StrJoin(ranks.begin(), ranks.begin() + named, ", "));
-  if (ranks.size() > named) absl::StrAppend(&text, " and ", ranks.size() - named, " more");
-  return text;
+  return internal::RankList(ranks);
 }
 
 // "rank 0 has A, ranks 1, 2 have B"; empty if all have the same. `of` gives a vote's text.
@@ -82,8 +77,8 @@ std::string Difference(const std::vector<Vote>& votes, absl::string_view what, c
   for (const Vote& vote : votes) {
     const std::string other = of(vote);
     if (other == first) continue;
-    return absl::StrCat(what, " ", first, " on ", RankList(votes, [&](const Vote& v) { return of(v) == first; }),
-                        " but ", other, " on ", RankList(votes, [&](const Vote& v) { return of(v) == other; }));
+    return absl::StrCat(what, " ", first, " on ", RanksWhere(votes, [&](const Vote& v) { return of(v) == first; }),
+                        " but ", other, " on ", RanksWhere(votes, [&](const Vote& v) { return of(v) == other; }));
   }
   return "";
 }
@@ -97,7 +92,7 @@ absl::Status Judge(absl::string_view phase, const std::vector<Vote>& votes) {
   const auto failed = [](const Vote& vote) { return vote.code != absl::StatusCode::kOk; };
   const auto first_failed = std::find_if(votes.begin(), votes.end(), failed);
   if (first_failed != votes.end()) {
-    return absl::FailedPreconditionError(absl::StrCat(phase, " failed on ", RankList(votes, failed), " of ",
+    return absl::FailedPreconditionError(absl::StrCat(phase, " failed on ", RanksWhere(votes, failed), " of ",
                                                       votes.size(), ": ", absl::StatusCodeToString(first_failed->code),
                                                       ": ", first_failed->text,
                                                       "; every rank stops here, mend the cause on the ranks named"));

@@ -1,0 +1,62 @@
+// How the ranks of a job meet and agree: connections between rank 0 and each other rank that stay open. NCCL has
+// neither a deadline nor a reason where a rank is missing or differs, so that everything which can go wrong is settled
+// here first.
+#ifndef REPRISE_GRAPH_COMM_BOOTSTRAP_H_
+#define REPRISE_GRAPH_COMM_BOOTSTRAP_H_
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "graph/comm/channel.h"
+#include "reprise/graph/launch_environment.h"
+
+namespace reprise::internal {
+
+// Threads: one at a time. Whoever can reach the port and knows the job's name can take part: it is for networks that
+// trust their users, as NCCL is.
+class Bootstrap {
+ public:
+  // More than that from one rank is refused.
+  static constexpr uint64_t kMaxBytes = uint64_t{256} << 20;
+
+  // Collective: returns once all ranks are connected, on every rank. A job of one rank needs no network. Every rank
+  // gets an error, with a reason where it can be told: InvalidArgument if `launch` makes no sense; DeadlineExceeded if
+  // ranks are missing or rank 0 cannot be found; FailedPrecondition if ranks contradict each other; Unavailable if no
+  // port is free or rank 0 died. Ranks other than 0 wait somewhat longer than `deadline`, for rank 0's reason.
+  static absl::StatusOr<std::unique_ptr<Bootstrap>> Connect(const LaunchEnvironment& launch, absl::Duration deadline);
+
+  int rank() const { return rank_; }
+  int size() const { return size_; }
+  // Of every exchange from now on: `deadline` of Connect at first.
+  void set_deadline(absl::Duration deadline) { deadline_ = deadline; }
+
+  // Collective: gives `mine`, gets what all ranks gave, by rank. Errors: DeadlineExceeded names the ranks that did not
+  // answer; Unavailable the one whose connection closed; ResourceExhausted the one that gave more than kMaxBytes. All
+  // ranks that can be reached get the same error, if not in this exchange then in the next, and so does every later
+  // call.
+  absl::StatusOr<std::vector<std::string>> Exchange(const std::string& mine);
+
+ private:
+  Bootstrap(const LaunchEnvironment& launch, absl::Duration deadline, std::vector<Channel> peers)
+      : rank_(launch.rank), size_(launch.size), deadline_(deadline), peers_(std::move(peers)) {}
+
+  // On rank 0.
+  absl::StatusOr<std::vector<std::string>> GatherAndSend(const std::string& mine);
+  absl::Status Gather(std::vector<std::string>& parts);
+  absl::Status SendToAll(const std::vector<std::string>& parts);
+  // On the others.
+  absl::StatusOr<std::vector<std::string>> SendAndReceive(const std::string& mine);
+
+  const int rank_, size_;
+  absl::Duration deadline_;
+  std::vector<Channel> peers_;  // on rank 0 by rank, of which its own is not open; on the others just that to rank 0
+  absl::Status error_;          // the first
+};
+
+}  // namespace reprise::internal
+
+#endif  // REPRISE_GRAPH_COMM_BOOTSTRAP_H_

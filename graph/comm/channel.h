@@ -1,0 +1,72 @@
+// An open connection to another rank that carries messages: a kind, a length and bytes. Never blocks: reads and writes
+// what the socket has or takes now and remembers where it was.
+#ifndef REPRISE_GRAPH_COMM_CHANNEL_H_
+#define REPRISE_GRAPH_COMM_CHANNEL_H_
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "graph/comm/file_descriptor.h"
+
+namespace reprise::internal {
+
+enum class MessageKind : uint32_t {
+  kBegin = 0x52505231,  // from rank 0: all ranks are connected. Empty.
+  kData = 0x52505232,   // to rank 0: one rank's bytes; from rank 0: those of all
+  kAbort = 0x52505233,  // the sender's status: it gave up
+};
+
+struct Message {
+  MessageKind kind = MessageKind::kData;
+  std::string payload;
+};
+
+class Channel {
+ public:
+  Channel() = default;
+  explicit Channel(FileDescriptor socket) : socket_(std::move(socket)) {}
+
+  int fd() const { return socket_.get(); }
+  bool open() const { return socket_.valid(); }
+  void Close() { socket_.Close(); }
+
+  // One message at a time: call it only while !sending(). Write until !sending() then sends it.
+  void Queue(MessageKind kind, std::shared_ptr<const std::string> payload);
+  bool sending() const { return payload_ != nullptr; }
+  // Unavailable if the connection is gone.
+  absl::Status Write();
+
+  // The next message, or nothing if it is not complete yet. Unavailable if the other end closed; Internal if what comes
+  // is no message or longer than `max_bytes`. Memory grows with what has come, not with the length that is claimed.
+  absl::StatusOr<std::optional<Message>> Read(uint64_t max_bytes);
+
+ private:
+  struct Header {
+    uint32_t kind = 0, reserved = 0;
+    uint64_t num_bytes = 0;
+  };
+  // Reads up to `num_bytes`; 0 if nothing is there.
+  absl::StatusOr<size_t> Receive(char* bytes, size_t num_bytes);
+
+  FileDescriptor socket_;
+  Header sent_header_, received_header_;
+  size_t num_sent_ = 0, num_received_ = 0;  // of the header and the payload together
+  std::shared_ptr<const std::string> payload_;
+  std::string received_;
+};
+
+// The payload of a kAbort message, and back.
+std::string EncodeStatus(const absl::Status& status);
+absl::Status DecodeStatus(const std::string& payload);
+
+// Tells `channels` that the sender gave up, as far as they listen: returns soon whatever they do.
+void SendAbort(absl::Span<Channel* const> channels, const absl::Status& status);
+
+}  // namespace reprise::internal
+
+#endif  // REPRISE_GRAPH_COMM_CHANNEL_H_

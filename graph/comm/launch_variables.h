@@ -1,0 +1,42 @@
+// Environment variables of a launcher as numbers and text, with one form of message for all that can be wrong.
+#ifndef REPRISE_GRAPH_COMM_LAUNCH_VARIABLES_H_
+#define REPRISE_GRAPH_COMM_LAUNCH_VARIABLES_H_
+
+#include <initializer_list>
+#include <string>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+namespace reprise::internal {
+
+// Looks up a variable: null if it is not set. std::getenv has this form.
+using Lookup = absl::FunctionRef<const char*(const char*)>;
+
+class LaunchVariables {
+ public:
+  // `set_by` names the launcher in messages: "torchrun".
+  LaunchVariables(Lookup lookup, std::string set_by) : lookup_(lookup), set_by_(std::move(set_by)) {}
+
+  // Set and not empty: shells and container files "unset" variables by emptying them.
+  bool Has(const char* name) const;
+  // Empty if not set.
+  std::string Text(const char* name) const;
+  // The first of `names` that is set; null if none is.
+  const char* FirstOf(std::initializer_list<const char*> names) const;
+  // InvalidArgument if it is not set, not a whole decimal number, or outside [low, high].
+  absl::StatusOr<int> Number(const char* name, int low, int high) const;
+  // InvalidArgument if it is not set.
+  absl::StatusOr<std::string> Required(const char* name) const;
+  // InvalidArgument for the value of a variable: "NAME is "value" but <must>; <remedy>".
+  absl::Status Wrong(const char* name, const std::string& must) const;
+
+ private:
+  Lookup lookup_;
+  std::string set_by_;
+};
+
+}  // namespace reprise::internal
+
+#endif  // REPRISE_GRAPH_COMM_LAUNCH_VARIABLES_H_

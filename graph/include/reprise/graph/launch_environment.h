@@ -1,0 +1,68 @@
+// Which rank this process is, and where rank 0 can be met, as the program that started the process left it in the
+// environment. Nothing else in the library reads the environment.
+#ifndef REPRISE_GRAPH_LAUNCH_ENVIRONMENT_H_
+#define REPRISE_GRAPH_LAUNCH_ENVIRONMENT_H_
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+namespace reprise {
+
+enum class Launcher : uint8_t {
+  kNone,      // nothing started it as one of several ranks
+  kReprise,   // RunLocalRanks, or a user who sets REPRISE_RANK by hand
+  kTorchrun,  // torchrun and torch.distributed.launch
+  kOpenMpi,   // mpirun of Open MPI
+  kPmi,       // mpiexec of MPICH, Intel MPI and other Hydra launchers
+  kSlurm,     // srun
+};
+
+// A process as one rank of a job. A program that knows these values by other means fills one in itself.
+struct LaunchEnvironment {
+  int rank = 0, size = 1;              // among all processes of the job
+  int local_rank = 0, local_size = 1;  // among those on this host: the device to use, unless the launcher hides others
+  // Where to meet. With a host, rank 0 is on it, listens on the first free port from `port` (1 to 65535) and the others
+  // look for it from there. Without, all ranks are on one host and meet by a file in `directory`; `port` is not used.
+  std::string host = {};
+  int port = 0;
+  // Equal on all ranks and on no other job of this user that runs on these hosts: what tells jobs apart that meet.
+  std::string job = {};
+  std::string directory = "/tmp";
+  Launcher launcher = Launcher::kNone;
+};
+
+// Reads the environment. The first of these that is present decides; variables of the rest are not looked at:
+//
+//   kReprise   REPRISE_RANK, REPRISE_WORLD_SIZE, REPRISE_LOCAL_RANK, REPRISE_LOCAL_SIZE (the last two may be missing on
+//              a single host)
+//   kTorchrun  RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT, TORCHELASTIC_RUN_ID. The first
+//              port tried is the one above MASTER_PORT, on which torchrun itself may listen.
+//   kOpenMpi   OMPI_COMM_WORLD_RANK, _SIZE, _LOCAL_RANK, _LOCAL_SIZE, PMIX_NAMESPACE or OMPI_MCA_ess_base_jobid
+//   kPmi       PMI_RANK, PMI_SIZE, MPI_LOCALRANKID, MPI_LOCALNRANKS, PMI_JOBID
+//   kSlurm     SLURM_STEP_ID, SLURM_PROCID, SLURM_STEP_NUM_TASKS, SLURM_LOCALID, SLURM_STEP_TASKS_PER_NODE,
+//              SLURM_STEP_NODELIST, SLURM_JOB_ID. Only in processes that srun started: in the shell of an allocation or
+//              of a batch script, where Slurm sets some of these too, the answer is kNone.
+//   kNone      rank 0 of 1
+//
+// For every launcher, REPRISE_HOST, REPRISE_PORT and REPRISE_JOB replace what it says (mpirun -x REPRISE_HOST=node1),
+// and TMPDIR is `directory`. mpirun and mpiexec do not say where rank 0 is: if ranks span several hosts, MASTER_ADDR
+// and MASTER_PORT are used, or REPRISE_HOST and REPRISE_PORT must be set. Where a launcher names no job, ranks on one
+// host are told apart by their parent process.
+//
+// InvalidArgument if a value is missing, malformed or contradicts another; names the variable, its value and the
+// remedy.
+absl::StatusOr<LaunchEnvironment> DetectLaunch();
+
+// InvalidArgument unless 0 <= rank < size, 0 <= local_rank < local_size <= size, and there is a place to meet.
+absl::Status Validate(const LaunchEnvironment& launch);
+
+// One line for the log of every rank: "launched by torchrun: rank 1 of 8 (local rank 1 of 8), rendezvous at
+// node1:29501, job "x"".
+std::string ToString(const LaunchEnvironment& launch);
+
+}  // namespace reprise
+
+#endif  // REPRISE_GRAPH_LAUNCH_ENVIRONMENT_H_
