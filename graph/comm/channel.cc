@@ -21,7 +21,7 @@ constexpr absl::Duration kTellTime = absl::Seconds(1);
 
 bool IsKind(uint32_t kind) {
   return kind == static_cast<uint32_t>(MessageKind::kBegin) || kind == static_cast<uint32_t>(MessageKind::kData) ||
-         kind == static_cast<uint32_t>(MessageKind::kAbort);
+         kind == static_cast<uint32_t>(MessageKind::kAbort) || kind == static_cast<uint32_t>(MessageKind::kFailed);
 }
 
 bool WouldBlock(int error) { return error == EAGAIN || error == EWOULDBLOCK; }
