@@ -6,7 +6,7 @@ namespace {
 
 constexpr int kThreads = 256;
 // Packs that a thread has in flight, of each of two parts.
-constexpr int kPacks = 4;
+constexpr int kPacks = 2;
 // Elements of a pack: 16 bytes of the accumulator.
 constexpr int kPack = 4;
 constexpr int64_t kTile = int64_t{kThreads} * kPacks * kPack;
@@ -78,7 +78,7 @@ __device__ void AccumulateRange(const Arguments<W>& a, int64_t first, int64_t co
 }
 
 template <class W>
-__global__ void __launch_bounds__(kThreads) AccumulateKernel(Arguments<W> a, Tiles tiles) {
+__global__ void __launch_bounds__(kThreads, 3) AccumulateKernel(Arguments<W> a, Tiles tiles) {
   const bool add = a.control != nullptr && a.control->microbatch + a.position != 0;
   int segment = 0;
   for (int64_t tile = blockIdx.x; tile < tiles.before[tiles.num_segments]; tile += gridDim.x) {
@@ -88,7 +88,8 @@ __global__ void __launch_bounds__(kThreads) AccumulateKernel(Arguments<W> a, Til
     const int64_t left = tiles.count[segment] - begin, count = left < kTile ? left : kTile;
     const uint64_t addresses = reinterpret_cast<uint64_t>(a.parts + first) * (sizeof(float) / sizeof(W)) |
                                reinterpret_cast<uint64_t>(a.accumulator + first);
-    const bool aligned = addresses % sizeof(Pack<float, kPack>) == 0 && (a.num_parts == 1 || a.part_stride % kPack == 0);
+    const bool aligned =
+        addresses % sizeof(Pack<float, kPack>) == 0 && (a.num_parts == 1 || a.part_stride % kPack == 0);
     const int64_t in_packs = aligned ? count / kPack * kPack : 0;
     if (in_packs > 0) AccumulateRange<kPack>(a, first, in_packs, add);
     if (in_packs < count) AccumulateRange<1>(a, first + in_packs, count - in_packs, add);

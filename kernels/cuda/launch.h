@@ -77,8 +77,8 @@ cudaError_t LaunchAttentionBackward(cudaStream_t stream, AttentionExtents extent
 
 // Working memory of the loss, of any number of rows.
 inline constexpr int64_t kCrossEntropyBytes = int64_t{4} << 20;
-cudaError_t LaunchCrossEntropy(cudaStream_t stream, int64_t rows, int64_t classes, Source logits,
-                               const int32_t* labels, float* loss, void* workspace);
+cudaError_t LaunchCrossEntropy(cudaStream_t stream, int64_t rows, int64_t classes, Source logits, const int32_t* labels,
+                               float* loss, void* workspace);
 cudaError_t LaunchCrossEntropyBackward(cudaStream_t stream, int64_t rows, int64_t classes, const float* dloss,
                                        Source logits, const int32_t* labels, Target dlogits);
 
@@ -93,9 +93,9 @@ struct AccumulateLaunch {
   int num_parts;
   int64_t part_stride;
   float* accumulator;
-  int num_segments;
-  int64_t first[kMaxSegments];
-  int64_t count[kMaxSegments];
+  int num_segments = 0;
+  int64_t first[kMaxSegments] = {};
+  int64_t count[kMaxSegments] = {};
 };
 cudaError_t LaunchAccumulate(cudaStream_t stream, const AccumulateLaunch& arguments);
 
