@@ -11,3 +11,6 @@ configure_package_config_file(core/cmake/repriseConfig.cmake.in repriseConfig.cm
 write_basic_package_version_file(repriseConfigVersion.cmake COMPATIBILITY SameMinorVersion)
 install(FILES ${PROJECT_BINARY_DIR}/repriseConfig.cmake ${PROJECT_BINARY_DIR}/repriseConfigVersion.cmake
         DESTINATION ${package_dir})
+if(REPRISE_HAS_CUDA)
+  install(FILES core/cmake/FindNCCL.cmake DESTINATION ${package_dir})
+endif()
