@@ -197,7 +197,7 @@ absl::Status CheckForTwin(const LaunchEnvironment& launch, int port, const Nonce
     absl::StatusOr<Channel> twin = Greet(launch, address, nonce, deadline);
     if (absl::IsFailedPrecondition(twin.status())) return twin.status();
     if (!twin.ok()) continue;
-    const absl::Status reason = AwaitBegin(*twin, launch, deadline);
+    absl::Status reason = AwaitBegin(*twin, launch, deadline);
     if (absl::IsFailedPrecondition(reason)) return reason;
   }
   return absl::OkStatus();

@@ -16,7 +16,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 constexpr absl::Duration kPatient = absl::Seconds(60);
-constexpr absl::Duration kShort = absl::Milliseconds(500);
+constexpr absl::Duration kShort = absl::Milliseconds(300);
 
 // ---- while ranks meet ----
 

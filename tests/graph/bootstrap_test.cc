@@ -35,7 +35,7 @@ class BootstrapTest : public ::testing::TestWithParam<Shape> {};
 
 TEST_P(BootstrapTest, EveryRankGetsWhatAllGive) {
   const int size = GetParam().size;
-  const int rounds = size <= 4 ? 100 : 60;
+  const int rounds = size <= 4 ? 100 : 50;
   const TestJob job = {.meeting = GetParam().meeting, .size = size};
   InThreads(size, [&](int rank) {
     Connected bootstrap = Bootstrap::Connect(job.Rank(rank), kPatient);
@@ -92,6 +92,16 @@ TEST(BootstrapJobsTest, AJobFollowsAnotherOnTheSamePortsAtOnce) {
   for (int run = 0; run < 5; ++run) {
     for (const Connected& connected : ConnectAll(AllRanks(job), kPatient)) EXPECT_THAT(connected, IsOk());
   }
+}
+
+TEST(BootstrapJobsTest, RanksMeetByIpv6) {
+  TestJob job = {.meeting = Meeting::kByPortOfAnyHost, .size = 3};
+  std::vector<LaunchEnvironment> launches = AllRanks(job);
+  for (LaunchEnvironment& launch : launches) launch.host = "::1";
+  REPRISE_ASSERT_OK_AND_ASSIGN(const internal::FileDescriptor any, Listen(internal::Reach::kEveryHost, 0));
+  REPRISE_ASSERT_OK_AND_ASSIGN(internal::Address address, LocalAddress(any));
+  if (address.bytes.ss_family != AF_INET6) GTEST_SKIP() << "no IPv6 here";
+  for (const Connected& connected : ConnectAll(launches, kPatient)) EXPECT_THAT(connected, IsOk());
 }
 
 TEST(BootstrapJobsTest, AHostWithoutAddressIsAskedForUntilTheDeadline) {
