@@ -67,9 +67,9 @@ absl::StatusOr<std::unique_ptr<Bootstrap>> Bootstrap::Connect(const LaunchEnviro
 absl::StatusOr<std::vector<std::string>> Bootstrap::Exchange(const std::string& mine) {
   REPRISE_RETURN_IF_ERROR(error_);
   absl::StatusOr<std::vector<std::string>> all = std::vector<std::string>{mine};
-  if (mine.size() > kMaxBytes) {
+  if (mine.size() > max_bytes_) {
     all = absl::ResourceExhaustedError(absl::StrCat("rank ", rank_, " gives ", mine.size(),
-                                                    " bytes to an exchange, which takes ", kMaxBytes,
+                                                    " bytes to an exchange, which takes ", max_bytes_,
                                                     "; exchange them in parts"));
   } else if (size_ > 1) {
     all = rank_ == 0 ? GatherAndSend(mine) : SendAndReceive(mine);
@@ -97,7 +97,7 @@ absl::Status Bootstrap::Gather(std::vector<std::string>& parts) {
   while (true) {
     std::vector<int> still_missing;
     for (const int rank : missing) {
-      absl::StatusOr<std::optional<Message>> message = peers_[rank].Read(kMaxBytes);
+      absl::StatusOr<std::optional<Message>> message = peers_[rank].Read(max_bytes_);
       if (!message.ok()) {
         peers_[rank].Close();
         return OfRank(rank, message.status());
@@ -155,7 +155,7 @@ absl::StatusOr<std::vector<std::string>> Bootstrap::SendAndReceive(const std::st
   const Deadline deadline(WithGrace(deadline_));
   Channel& rank0 = peers_[0];
   rank0.Queue(MessageKind::kData, std::make_shared<const std::string>(mine));
-  const uint64_t max_bytes = static_cast<uint64_t>(size_) * (kMaxBytes + sizeof(uint64_t));
+  const uint64_t max_bytes = static_cast<uint64_t>(size_) * (max_bytes_ + sizeof(uint64_t));
   absl::Status written;
   while (true) {
     if (written.ok() && rank0.sending()) written = rank0.Write();

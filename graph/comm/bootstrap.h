@@ -4,6 +4,7 @@
 #ifndef REPRISE_GRAPH_COMM_BOOTSTRAP_H_
 #define REPRISE_GRAPH_COMM_BOOTSTRAP_H_
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -20,9 +21,6 @@ namespace reprise::internal {
 // trust their users, as NCCL is.
 class Bootstrap {
  public:
-  // More than that from one rank is refused.
-  static constexpr uint64_t kMaxBytes = uint64_t{256} << 20;
-
   // Collective: returns once all ranks are connected, on every rank. A job of one rank needs no network. Every rank
   // gets an error, with a reason where it can be told: InvalidArgument if `launch` makes no sense; DeadlineExceeded if
   // ranks are missing or rank 0 cannot be found; FailedPrecondition if ranks contradict each other; Unavailable if no
@@ -33,9 +31,11 @@ class Bootstrap {
   int size() const { return size_; }
   // Of every exchange from now on: `deadline` of Connect at first.
   void set_deadline(absl::Duration deadline) { deadline_ = deadline; }
+  // More than that from one rank is refused: 16 GiB at first, the same on all ranks. Memory grows with what comes.
+  void set_max_bytes(uint64_t max_bytes) { max_bytes_ = max_bytes; }
 
   // Collective: gives `mine`, gets what all ranks gave, by rank. Errors: DeadlineExceeded names the ranks that did not
-  // answer; Unavailable the one whose connection closed; ResourceExhausted the one that gave more than kMaxBytes. All
+  // answer; Unavailable the one whose connection closed; ResourceExhausted the one that gave too many bytes. All
   // ranks that can be reached get the same error, if not in this exchange then in the next, and so does every later
   // call.
   absl::StatusOr<std::vector<std::string>> Exchange(const std::string& mine);
@@ -53,6 +53,7 @@ class Bootstrap {
 
   const int rank_, size_;
   absl::Duration deadline_;
+  uint64_t max_bytes_ = uint64_t{16} << 30;
   std::vector<Channel> peers_;  // on rank 0 by rank, of which its own is not open; on the others just that to rank 0
   absl::Status error_;          // the first
 };

@@ -339,11 +339,12 @@ TEST(ExchangeTest, WithoutRank0TheOthersStopWaiting) {
 TEST(ExchangeTest, TooManyBytesAreRefusedOnEveryRank) {
   auto ranks = ConnectedRanks({.size = 3});
   ASSERT_EQ(ranks.size(), 3u);
-  for (auto& rank : ranks) rank->set_deadline(kPatient);
+  constexpr uint64_t kMaxBytes = 1000;
+  for (auto& rank : ranks) rank->set_max_bytes(kMaxBytes);
   InThreads(3, [&](int rank) {
-    const std::string mine(rank == 1 ? Bootstrap::kMaxBytes + 1 : 10, 'x');
+    const std::string mine(rank == 1 ? kMaxBytes + 1 : kMaxBytes, 'x');
     EXPECT_THAT(ranks[rank]->Exchange(mine),
-                StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("rank 1 gives 268435457 bytes")));
+                StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("rank 1 gives 1001 bytes")));
   });
 }
 
@@ -379,7 +380,7 @@ TEST_F(BadRankTest, AHostileLengthIsRefused) {
               StatusIs(absl::StatusCode::kInternal, HasSubstr("rank 1 sent bytes that are no message")));
 }
 TEST_F(BadRankTest, AClaimedLengthTakesNoMemory) {
-  EXPECT_THAT(ExchangeWith(Header(kData, Bootstrap::kMaxBytes) + "few"),
+  EXPECT_THAT(ExchangeWith(Header(kData, uint64_t{8} << 30) + "few"),
               StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("rank 1 of 2 did not answer")));
 }
 TEST_F(BadRankTest, GarbageIsRefused) {
