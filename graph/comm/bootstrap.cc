@@ -67,9 +67,9 @@ absl::StatusOr<std::unique_ptr<Bootstrap>> Bootstrap::Connect(const LaunchEnviro
 absl::StatusOr<std::vector<std::string>> Bootstrap::Exchange(const std::string& mine) {
   REPRISE_RETURN_IF_ERROR(error_);
   absl::StatusOr<std::vector<std::string>> all = std::vector<std::string>{mine};
-  if (mine.size() > kMaxBytes) {
+  if (mine.size() > max_bytes_) {
     all = absl::ResourceExhaustedError(absl::StrCat("rank ", rank_, " gives ", mine.size(),
-                                                    " bytes to an exchange, which takes ", kMaxBytes,
+                                                    " bytes to an exchange, which takes ", max_bytes_,
                                                     "; exchange them in parts"));
   } else if (size_ > 1) {
     all = rank_ == 0 ? GatherAndSend(mine) : SendAndReceive(mine);
@@ -84,11 +84,17 @@ absl::StatusOr<std::vector<std::string>> Bootstrap::Exchange(const std::string& 
 }
 
 void Bootstrap::TellFailure(const absl::Status& status) {
-  if (!error_.ok()) return;
-  TellAll(PeersBut(-1), MessageKind::kFailed,
-       EncodeStatus(
-           absl::FailedPreconditionError(absl::StrCat("rank ", rank_, " of ", size_, " failed: ", status.ToString(),
-                                                      "; every rank stops here, mend the cause on that rank"))));
+  TellAll(PeersBut(-1), MessageKind::kFailed, EncodeStatus(FailureOf(status)));
+}
+
+void Bootstrap::TellBroken(const absl::Status& status) {
+  if (broken_.ok()) broken_ = told_.ok() ? FailureOf(status) : told_;
+  TellAll(PeersBut(-1), MessageKind::kBroken, EncodeStatus(broken_));
+}
+
+absl::Status Bootstrap::FailureOf(const absl::Status& status) const {
+  return absl::FailedPreconditionError(absl::StrCat("rank ", rank_, " of ", size_, " failed: ", status.ToString(),
+                                                    "; every rank stops here, mend the cause on that rank"));
 }
 
 absl::Status Bootstrap::CheckPeers() {
@@ -105,18 +111,21 @@ absl::Status Bootstrap::CheckPeers() {
       early_[peer] = *std::move(message);
     }
   }
-  return error_.ok() ? told_ : error_;
+  if (!error_.ok()) return error_;
+  return broken_.ok() ? told_ : broken_;
 }
 
 absl::StatusOr<std::optional<Message>> Bootstrap::Receive(int peer, uint64_t max_bytes) {
   if (early_[peer].has_value()) return std::exchange(early_[peer], std::nullopt);
   while (true) {
     absl::StatusOr<std::optional<Message>> message = peers_[peer].Read(max_bytes);
-    if (!message.ok() || !message->has_value() || (*message)->kind != MessageKind::kFailed) return message;
-    if (told_.ok()) {
-      told_ = DecodeStatus((*message)->payload);
-      if (rank_ == 0) TellAll(PeersBut(peer), MessageKind::kFailed, (*message)->payload);
-    }
+    if (!message.ok() || !message->has_value()) return message;
+    const MessageKind kind = (*message)->kind;
+    if (kind != MessageKind::kFailed && kind != MessageKind::kBroken) return message;
+    absl::Status& heard = kind == MessageKind::kFailed ? told_ : broken_;
+    if (!heard.ok()) continue;
+    heard = DecodeStatus((*message)->payload);
+    if (rank_ == 0) TellAll(PeersBut(peer), kind, (*message)->payload);
   }
 }
 
@@ -129,7 +138,7 @@ std::vector<Channel*> Bootstrap::PeersBut(int peer) {
 }
 
 uint64_t Bootstrap::MaxBytes() const {
-  return rank_ == 0 ? kMaxBytes : static_cast<uint64_t>(size_) * (kMaxBytes + sizeof(uint64_t));
+  return rank_ == 0 ? max_bytes_ : static_cast<uint64_t>(size_) * (max_bytes_ + sizeof(uint64_t));
 }
 
 absl::StatusOr<std::vector<std::string>> Bootstrap::GatherAndSend(const std::string& mine) {

@@ -4,6 +4,7 @@
 #ifndef REPRISE_GRAPH_COMM_BOOTSTRAP_H_
 #define REPRISE_GRAPH_COMM_BOOTSTRAP_H_
 
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
@@ -21,9 +22,6 @@ namespace reprise::internal {
 // trust their users, as NCCL is.
 class Bootstrap {
  public:
-  // More than that from one rank is refused.
-  static constexpr uint64_t kMaxBytes = uint64_t{256} << 20;
-
   // Collective: returns once all ranks are connected, on every rank. A job of one rank needs no network. Every rank
   // gets an error, with a reason where it can be told: InvalidArgument if `launch` makes no sense; DeadlineExceeded if
   // ranks are missing or rank 0 cannot be found; FailedPrecondition if ranks contradict each other; Unavailable if no
@@ -34,17 +32,21 @@ class Bootstrap {
   int size() const { return size_; }
   // Of every exchange from now on: `deadline` of Connect at first.
   void set_deadline(absl::Duration deadline) { deadline_ = deadline; }
+  // More than that from one rank is refused: 16 GiB at first, the same on all ranks. Memory grows with what comes.
+  void set_max_bytes(uint64_t max_bytes) { max_bytes_ = max_bytes; }
 
   // Collective: gives `mine`, gets what all ranks gave, by rank. Errors: DeadlineExceeded names the ranks that did not
-  // answer; Unavailable the one whose connection closed; ResourceExhausted the one that gave more than kMaxBytes. All
+  // answer; Unavailable the one whose connection closed; ResourceExhausted the one that gave too many bytes. All
   // ranks that can be reached get the same error, if not in this exchange then in the next, and so does every later
   // call.
   absl::StatusOr<std::vector<std::string>> Exchange(const std::string& mine);
 
   // Tells the others now, and not in the next exchange, that this rank failed: their devices may be waiting for it.
   void TellFailure(const absl::Status& status);
-  // Does not wait. FailedPrecondition if a rank told of a failure since the last exchange, with its words; Unavailable
-  // if a connection closed; the error of an exchange that failed.
+  // The same of a rank that made its device's collectives leave: those of the others never end, now or later.
+  void TellBroken(const absl::Status& status);
+  // Does not wait. FailedPrecondition, in that rank's words, if one told of a failure since the last exchange, or ever
+  // that it broke; Unavailable if a connection closed; the error of an exchange that failed.
   absl::Status CheckPeers();
 
  private:
@@ -61,6 +63,8 @@ class Bootstrap {
   // The next message of an exchange from a peer, if it has come. Remembers, and on rank 0 passes on, what is told of a
   // failure.
   absl::StatusOr<std::optional<Message>> Receive(int peer, uint64_t max_bytes);
+  // As the other ranks hear of it.
+  absl::Status FailureOf(const absl::Status& status) const;
   // All connections but one, and those that closed.
   std::vector<Channel*> PeersBut(int peer);
   // The largest message of an exchange that can come.
@@ -68,10 +72,12 @@ class Bootstrap {
 
   const int rank_, size_;
   absl::Duration deadline_;
+  uint64_t max_bytes_ = uint64_t{16} << 30;
   std::vector<Channel> peers_;  // on rank 0 by rank, of which its own is not open; on the others just that to rank 0
   std::vector<std::optional<Message>> early_;  // by peer: came before this rank's part in the exchange
   absl::Status error_;                         // the first of an exchange
   absl::Status told_;                          // of a failure, since the last exchange
+  absl::Status broken_;                        // the first that was told or heard
 };
 
 }  // namespace reprise::internal

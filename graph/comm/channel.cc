@@ -20,8 +20,15 @@ constexpr size_t kBlockBytes = size_t{1} << 20;
 constexpr absl::Duration kTellTime = absl::Seconds(1);
 
 bool IsKind(uint32_t kind) {
-  return kind == static_cast<uint32_t>(MessageKind::kBegin) || kind == static_cast<uint32_t>(MessageKind::kData) ||
-         kind == static_cast<uint32_t>(MessageKind::kAbort) || kind == static_cast<uint32_t>(MessageKind::kFailed);
+  switch (static_cast<MessageKind>(kind)) {
+    case MessageKind::kBegin:
+    case MessageKind::kData:
+    case MessageKind::kAbort:
+    case MessageKind::kFailed:
+    case MessageKind::kBroken:
+      return true;
+  }
+  return false;
 }
 
 bool WouldBlock(int error) { return error == EAGAIN || error == EWOULDBLOCK; }

@@ -19,7 +19,8 @@ enum class MessageKind : uint32_t {
   kBegin = 0x52505231,   // from rank 0: all ranks are connected. Empty.
   kData = 0x52505232,    // to rank 0: one rank's bytes; from rank 0: those of all
   kAbort = 0x52505233,   // the sender's status: it gave up
-  kFailed = 0x52505234,  // a rank and its status: what it did on the device failed, but it goes on exchanging
+  kFailed = 0x52505234,  // a status: a rank failed, but goes on exchanging
+  kBroken = 0x52505235,  // a status: collectives on a rank's device were made to leave
 };
 
 struct Message {

@@ -15,7 +15,7 @@ namespace reprise::internal {
 namespace {
 
 // A stranger may accept a connection and say nothing, and rank 0 may be slow to answer: patience grows by and by.
-constexpr absl::Duration kFirstPatience = absl::Seconds(1), kMostPatience = absl::Seconds(8);
+constexpr absl::Duration kFirstPatience = absl::Milliseconds(500), kMostPatience = absl::Seconds(8);
 constexpr absl::Duration kFirstPause = absl::Milliseconds(5), kLongestPause = absl::Milliseconds(200);
 
 // A place where rank 0 may be.
@@ -66,7 +66,8 @@ absl::StatusOr<Channel> Greet(const LaunchEnvironment& launch, const Address& ad
   Hello hello;
   hello.greeting = MakeGreeting(kRankMagic, launch.rank, nonce);
   hello.size = static_cast<uint32_t>(launch.size);
-  if (!SendNow(socket, {reinterpret_cast<const char*>(&hello), sizeof(hello)})) return unavailable("closed");
+  const absl::string_view bytes(reinterpret_cast<const char*>(&hello), sizeof(hello));
+  if (!SendNow(socket, bytes.substr(0, sizeof(Greeting)))) return unavailable("closed");
   std::string received;
   while (received.size() < sizeof(Greeting)) {
     if (!PollOne(socket.get(), POLLIN, deadline)) {
@@ -79,6 +80,7 @@ absl::StatusOr<Channel> Greet(const LaunchEnvironment& launch, const Address& ad
   if (answer.magic != kRank0Magic) return unavailable("is not rank 0");
   if (answer.nonce() != nonce) return unavailable("is rank 0 of another job");
   if (answer.version != hello.greeting.version) return VersionMismatch(hello.greeting, answer);
+  if (!SendNow(socket, bytes.substr(sizeof(Greeting)))) return unavailable("closed");
   return Channel(std::move(socket));
 }
 

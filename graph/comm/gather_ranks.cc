@@ -30,6 +30,7 @@ struct Guest {
   std::string address;
   Deadline deadline = Deadline(kHandshakeTime);
   std::string received = {};
+  bool answered = false;
 };
 
 class Reception {
@@ -99,7 +100,7 @@ class Reception {
   std::vector<Channel> TakeRanks() { return std::move(ranks_); }
 
  private:
-  // A rank that found the answer slow closes and comes again.
+  // Nothing comes from a rank before all are here, unless it leaves.
   void DropRanksThatLeft() {
     for (Channel& rank : ranks_) {
       if (rank.open() && !rank.Read(0).ok()) rank.Close();
@@ -131,19 +132,21 @@ class Reception {
 
   // False once the guest is a rank or has been turned away. An error ends the job.
   absl::StatusOr<bool> Hear(Guest& guest) {
-    if (!ReceiveNow(guest.socket, guest.received, sizeof(Hello))) return false;
-    Hello hello;
-    std::memcpy(&hello, guest.received.data(), guest.received.size());
+    if (!ReceiveNow(guest.socket, guest.received, guest.answered ? sizeof(Hello) : sizeof(Greeting))) return false;
     const size_t magic_bytes = std::min(guest.received.size(), kRankMagic.size());
     if (guest.received.compare(0, magic_bytes, kRankMagic.data(), magic_bytes) != 0) return false;
     if (guest.received.size() < sizeof(Greeting)) return !guest.deadline.passed();
-
-    const bool ours = hello.greeting.nonce() == greeting_.nonce();
-    const bool same_version = hello.greeting.version == greeting_.version;
-    if (ours && same_version && guest.received.size() < sizeof(Hello)) return !guest.deadline.passed();
-    // The answer tells those of another job and version what they found.
-    if (!SendNow(guest.socket, {reinterpret_cast<const char*>(&greeting_), sizeof(greeting_)}) || !ours) return false;
-    if (!same_version) return VersionMismatch(greeting_, hello.greeting);
+    Hello hello;
+    std::memcpy(&hello, guest.received.data(), guest.received.size());
+    if (!guest.answered) {
+      // The answer tells those of another job and version what they found.
+      const absl::string_view answer(reinterpret_cast<const char*>(&greeting_), sizeof(greeting_));
+      if (!SendNow(guest.socket, answer) || hello.greeting.nonce() != greeting_.nonce()) return false;
+      if (hello.greeting.version != greeting_.version) return VersionMismatch(greeting_, hello.greeting);
+      guest.answered = true;
+      return true;
+    }
+    if (guest.received.size() < sizeof(Hello)) return !guest.deadline.passed();
     return Welcome(guest, hello);
   }
 
@@ -194,7 +197,7 @@ absl::Status CheckForTwin(const LaunchEnvironment& launch, int port, const Nonce
     absl::StatusOr<Channel> twin = Greet(launch, address, nonce, deadline);
     if (absl::IsFailedPrecondition(twin.status())) return twin.status();
     if (!twin.ok()) continue;
-    const absl::Status reason = AwaitBegin(*twin, launch, deadline);
+    absl::Status reason = AwaitBegin(*twin, launch, deadline);
     if (absl::IsFailedPrecondition(reason)) return reason;
   }
   return absl::OkStatus();

@@ -35,7 +35,8 @@ struct Greeting {
 
   Nonce nonce() const { return {nonce_high, nonce_low}; }
 };
-// Sent by a rank: its greeting and what this version adds.
+// All that a rank sends: its greeting and, once it has heard that of rank 0, what this version adds. With that it
+// stays: a rank that found the answer slow and left to come again has not sent it.
 struct Hello {
   Greeting greeting;
   uint32_t size = 0, reserved = 0;

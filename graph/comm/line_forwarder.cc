@@ -34,7 +34,6 @@ void LineForwarder::Forward() {
   while (source_.valid()) {
     const ssize_t received = read(source_.get(), bytes, sizeof(bytes));
     if (received > 0) {
-      if (copy_ >= 0) WriteAll(copy_, {bytes, static_cast<size_t>(received)});
       pending_.append(bytes, static_cast<size_t>(received));
       ForwardLines();
     } else if (received == 0 || (errno != EINTR && errno != EAGAIN)) {
@@ -54,17 +53,21 @@ void LineForwarder::Finish() {
 }
 
 void LineForwarder::ForwardLines() {
-  std::string lines;
+  std::string lines, plain_lines;
   size_t begin = 0;
   while (true) {
     size_t end = pending_.find('\n', begin);
     if (end == std::string::npos && pending_.size() - begin < kMaxLineBytes) break;
     end = std::min(end, begin + kMaxLineBytes - 1);
-    absl::StrAppend(&lines, prefix_, pending_.substr(begin, end + 1 - begin), pending_[end] == '\n' ? "" : "\n");
+    const absl::string_view line = absl::string_view(pending_).substr(begin, end + 1 - begin);
+    const absl::string_view newline = pending_[end] == '\n' ? "" : "\n";
+    absl::StrAppend(&lines, prefix_, line, newline);
+    absl::StrAppend(&plain_lines, line, newline);
     begin = end + 1;
   }
   pending_.erase(0, begin);
   WriteAll(target_, lines);
+  if (copy_ >= 0) WriteAll(copy_, plain_lines);
 }
 
 }  // namespace reprise::internal

@@ -11,7 +11,7 @@ namespace reprise::internal {
 
 class LineForwarder {
  public:
-  // To `target`, each line after `prefix`; and, as it is, to `copy` unless that is -1. Owns neither.
+  // To `target`, each line after `prefix`; and to `copy`, unless that is -1, without. Owns neither.
   LineForwarder(FileDescriptor source, std::string prefix, int target, int copy);
 
   // -1 once the other end closed.

@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <fstream>
@@ -212,19 +213,16 @@ class LocalRanks {
 
   void Reap() {
     std::vector<Running> still_running;
-    std::vector<Failure> failed;
     for (const Running& child : running_) {
       const std::optional<ChildEnd> end = internal::PollChild(child.pid);
       if (!end.has_value()) {
         still_running.push_back(child);
-      } else if (end->signal != 0) {
-        failed.insert(failed.begin(), {child.rank, *end});  // rather a cause than a consequence
-      } else if (end->exit_code != 0) {
-        failed.push_back({child.rank, *end});
+      } else if (!ending_ && (end->signal != 0 || end->exit_code != 0)) {
+        failures_.push_back({child.rank, *end});
       }
     }
     running_ = std::move(still_running);
-    if (!ending_) failures_.insert(failures_.end(), failed.begin(), failed.end());
+    std::stable_partition(failures_.begin(), failures_.end(), [](const Failure& f) { return f.end.signal != 0; });
   }
 
   std::vector<int> RunningRanks() const {
@@ -265,7 +263,7 @@ class LocalRanks {
   std::vector<Running> running_;
   std::vector<LineForwarder> forwarders_;
   std::vector<FileDescriptor> logs_;
-  std::vector<Failure> failures_;  // in the order in which they were seen
+  std::vector<Failure> failures_;  // signals first: others see that a rank is gone before it can be waited for
   bool ending_ = false;            // ranks that this process ends have not failed
   std::vector<int> ended_;         // after another failed
   std::vector<int> timed_out_;

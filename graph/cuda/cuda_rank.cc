@@ -23,6 +23,8 @@ int64_t WorkspaceBytes(Lane lane) {
 
 constexpr auto kSpin = absl::Microseconds(200);         // before a wait gives up its core
 constexpr auto kLookAtPeers = absl::Milliseconds(100);  // how often a wait asks whether the others are there
+// What a rank that failed or ended had launched before may still let this device finish.
+constexpr auto kPeersGrace = absl::Seconds(2);
 
 }  // namespace
 
@@ -126,7 +128,7 @@ absl::Status CudaRank::Wait() {
 
 absl::Status CudaRank::WaitFor(cudaEvent_t event) {
   const absl::Time start = absl::Now();
-  absl::Time look = start + kLookAtPeers;
+  absl::Time look = start + kLookAtPeers, give_up = absl::InfiniteFuture();
   for (;;) {
     const cudaError_t done = cudaEventQuery(event);
     if (done == cudaSuccess) return absl::OkStatus();
@@ -143,10 +145,11 @@ absl::Status CudaRank::WaitFor(cudaEvent_t event) {
     if (now < look) continue;
     look = now + kLookAtPeers;
     const absl::Status peers = CheckPeers(now - start);
-    if (!peers.ok()) {
-      Fail(peers);
-      return failed_;
-    }
+    if (peers.ok()) continue;
+    give_up = std::min(give_up, now + kPeersGrace);
+    if (now < give_up) continue;
+    Fail(peers);
+    return failed_;
   }
 }
 
@@ -166,6 +169,7 @@ absl::Status CudaRank::CheckPeers(absl::Duration waited) const {
 
 void CudaRank::Fail(const absl::Status& status) {
   failed_ = status;
+  bootstrap_->TellBroken(status);
   for (const LaneParts& lane : lanes_) {
     if (lane.communicator != nullptr) ncclCommRevoke(lane.communicator, NCCL_REVOKE_DEFAULT);
   }

@@ -25,7 +25,8 @@ struct LaunchEnvironment {
   int rank = 0, size = 1;              // among all processes of the job
   int local_rank = 0, local_size = 1;  // among those on this host: the device to use, unless the launcher hides others
   // Where to meet. With a host, rank 0 is on it, listens on the first free port from `port` (1 to 65535) and the others
-  // look for it from there. Without, all ranks are on one host and meet by a file in `directory`; `port` is not used.
+  // look for it from there; if local_size is size, by the loopback addresses. Without, all ranks are on one host and
+  // meet by a file in `directory`; `port` is not used.
   std::string host = {};
   int port = 0;
   // Equal on all ranks and on no other job of this user that runs on these hosts: what tells jobs apart that meet.

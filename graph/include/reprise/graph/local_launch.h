@@ -33,8 +33,8 @@ struct LocalLaunchOptions {
 };
 
 struct LocalRun {
-  // 0 if all ranks ended with 0. Otherwise that of the rank which failed first, 128 + its number if a signal ended it;
-  // 124 if time ran out.
+  // 0 if all ranks ended with 0. Otherwise that of the rank which failed first: 128 + its number if a signal ended it,
+  // and that counts before the exits of others, which mostly follow from it. 124 if time ran out.
   int exit_code = 0;
   // Empty if all went well. Otherwise what happened to which ranks: "rank 2 of 4 was ended by signal 9 (Killed); ...".
   std::string message = {};

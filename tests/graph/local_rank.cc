@@ -1,0 +1,107 @@
+// A program for the launcher's tests, started as ranks: local_rank WHAT [ARGUMENT...].
+#include <fcntl.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <iostream>
+#include <random>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "graph/comm/bootstrap.h"
+#include "reprise/graph/local_launch.h"
+
+namespace reprise {
+namespace {
+
+// Exits with the argument of its number.
+int Exit(const LaunchEnvironment& launch, char** arguments) { return std::atoi(arguments[launch.rank]); }
+
+// Rank arguments[0] ends by signal arguments[1]; the others wait.
+int Signal(const LaunchEnvironment& launch, char** arguments) {
+  if (launch.rank == std::atoi(arguments[0])) raise(std::atoi(arguments[1]));
+  pause();
+  return 0;
+}
+
+// Leaves its number, and that of a process that it starts, in the directory arguments[0], and waits. It ignores
+// SIGTERM, except rank 0, which exits with arguments[1] once all are there, unless that is negative.
+int Linger(const LaunchEnvironment& launch, char** arguments) {
+  if (launch.rank > 0) signal(SIGTERM, SIG_IGN);
+  const pid_t child = fork();
+  if (child == 0) {
+    pause();
+    _exit(0);
+  }
+  const std::string path = absl::StrCat(arguments[0], "/", launch.rank);
+  std::ofstream(path + ".part") << getpid() << " " << child << std::endl;
+  std::rename((path + ".part").c_str(), path.c_str());
+  for (int rank = 0; launch.rank == 0 && rank < launch.size; ++rank) {
+    while (access(absl::StrCat(arguments[0], "/", rank).c_str(), F_OK) != 0) usleep(1000);
+  }
+  const int code = std::atoi(arguments[1]);
+  if (launch.rank == 0 && code >= 0) return code;
+  while (true) pause();
+}
+
+int Print(const LaunchEnvironment& launch) {
+  for (int line = 0; line < 3; ++line) std::cout << "line " << line << " of rank " << launch.rank << "\n";
+  std::cerr << "error of rank " << launch.rank << std::endl;
+  std::cout << "no newline" << std::flush;
+  return 0;
+}
+
+// arguments[0] exchanges. Rank arguments[1] kills itself in the middle of them.
+int Exchange(const LaunchEnvironment& launch, char** arguments) {
+  std::cout << ToString(launch) << std::endl;
+  auto bootstrap = internal::Bootstrap::Connect(launch, absl::Seconds(60));
+  const int rounds = std::atoi(arguments[0]), killed = std::atoi(arguments[1]);
+  for (int round = 0; bootstrap.ok() && round < rounds; ++round) {
+    if (launch.rank == killed && round == rounds / 2) raise(SIGKILL);
+    const auto part = [&](int rank) {
+      std::mt19937 random(static_cast<uint32_t>(1000 * round + rank));
+      return std::string(round == 10 ? size_t{4} << 20 : random() % 3000, static_cast<char>('a' + rank));
+    };
+    const auto all = (*bootstrap)->Exchange(part(launch.rank));
+    if (!all.ok()) bootstrap = all.status();
+    for (int rank = 0; bootstrap.ok() && rank < launch.size; ++rank) {
+      if ((*all)[rank] != part(rank)) bootstrap = absl::DataLossError(absl::StrCat("part of rank ", rank));
+    }
+  }
+  if (bootstrap.ok()) return 0;
+  std::cerr << bootstrap.status() << std::endl;
+  return 3;
+}
+
+int Run(const LaunchEnvironment& launch, int count, char** arguments) {
+  const std::string what = count > 0 ? arguments[0] : "";
+  if (what == "exit") return Exit(launch, arguments + 1);
+  if (what == "signal") return Signal(launch, arguments + 1);
+  if (what == "linger") return Linger(launch, arguments + 1);
+  if (what == "print") return Print(launch);
+  if (what == "exchange") return Exchange(launch, arguments + 1);
+  if (what == "environment") return std::getenv("REPRISE_RANK") == nullptr ? 1 : 0;
+  std::cerr << "unknown: " << what << std::endl;
+  return 2;
+}
+
+}  // namespace
+}  // namespace reprise
+
+// As programs of users do: with --ranks=N it starts itself as N ranks.
+int main(int count, char** arguments) {
+  const absl::StatusOr<reprise::LaunchEnvironment> launch = reprise::DetectLaunch();
+  if (!launch.ok()) {
+    std::cerr << launch.status() << std::endl;
+    return 2;
+  }
+  const std::string first = count > 1 ? arguments[1] : "";
+  if (first.rfind("--ranks=", 0) != 0) return reprise::Run(*launch, count - 1, arguments + 1);
+  if (launch->launcher != reprise::Launcher::kNone) return reprise::Run(*launch, count - 2, arguments + 2);
+  const auto run = reprise::RunLocalRanks({.ranks = std::atoi(first.c_str() + 8), .grace = absl::Milliseconds(300)});
+  std::cerr << (run.ok() ? run->message : run.status().ToString()) << std::endl;
+  return run.ok() ? run->exit_code : 2;
+}
