@@ -136,6 +136,7 @@ struct Plan {
   Fingerprint fingerprint;  // of all the above
 
   int world_size() const { return layout.world_size; }
+  // An id of this plan; any other is undefined behaviour, as for std::vector.
   const Buffer& buffer(BufferId id) const { return buffers[id.value()]; }
   // The wire dtype of a group.
   DType wire(const FlatGroup& group) const { return group.wire.value_or(options.wire); }
