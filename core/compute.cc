@@ -20,8 +20,8 @@ bool Contains(const std::vector<T>& list, const T& value) {
   return std::find(list.begin(), list.end(), value) != list.end();
 }
 
-// A copy that lives as long as the process, one for all equal shapes: views are used by replays, long after the function
-// that asked for them. Fixed-shape training knows few shapes.
+// A copy that lives as long as the process, one for all equal shapes: views are used by replays, long after the
+// function that asked for them. Fixed-shape training knows few shapes.
 absl::Span<const int64_t> Keep(absl::Span<const int64_t> shape) {
   static std::mutex mutex;
   static std::set<Shape>& shapes = *new std::set<Shape>();
@@ -238,8 +238,8 @@ void ComputeContext::Refuse(const std::string& what) {
 
 void ComputeContext::RefuseScratch(const std::string& what) {
   if (!status_.ok()) return;
-  status_ = absl::InvalidArgumentError(
-      absl::StrCat(Name(phase_), " of call ", Quoted(model_.call(call_).name), " ", what));
+  status_ =
+      absl::InvalidArgumentError(absl::StrCat(Name(phase_), " of call ", Quoted(model_.call(call_).name), " ", what));
 }
 
 }  // namespace reprise

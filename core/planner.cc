@@ -177,9 +177,9 @@ absl::StatusOr<Plan> MakePlan(const Model& model, int world_size, PlanOptions op
     plan.body = 1;
     REPRISE_RETURN_IF_ERROR(add_graph("body", internal::GraphStart::kSteady, steady));
     PrefixNames(plan, named, "body.");
-    named = plan.buffers.size();
   }
   if (training) {
+    named = plan.buffers.size();
     REPRISE_RETURN_IF_ERROR(internal::PlanFinish(plan, gradients, boundary));
     PrefixNames(plan, named, "finish.");
     internal::PlanStep(plan);

@@ -84,10 +84,9 @@ absl::Status CheckWrites(const Bindings& bindings, int local, const ScheduledCom
         probe.read(bytes.data(), bindings.address(local, use) + use.num_bytes, bindings.scratch_guard));
     const auto written = std::find_if(bytes.begin(), bytes.end(), [](std::byte b) { return b != std::byte{kGuard}; });
     if (written == bytes.end()) continue;
-    return absl::FailedPreconditionError(
-        absl::StrCat(title, " on rank ", bindings.ranks[local], " wrote byte ",
-                     use.num_bytes + (written - bytes.begin()), " of scratch, but the call declares scratch_bytes ",
-                     use.num_bytes, "; raise CallSpec::scratch_bytes"));
+    return absl::FailedPreconditionError(absl::StrCat(
+        title, " on rank ", bindings.ranks[local], " wrote byte ", use.num_bytes + (written - bytes.begin()),
+        " of scratch, but the call declares scratch_bytes ", use.num_bytes, "; raise CallSpec::scratch_bytes"));
   }
   return absl::OkStatus();
 }

@@ -10,7 +10,8 @@
 namespace reprise::examples {
 
 // The bytes of a regular file. NotFound if it cannot be opened or read; InvalidArgument for a folder, a device, a pipe
-// or anything else that may have no end, and for a file of more than `max_bytes`. Messages name the path and the reason.
+// or anything else that may have no end, and for a file of more than `max_bytes`. Messages name the path and the
+// reason.
 absl::StatusOr<std::string> ReadFile(const std::string& path, int64_t max_bytes);
 
 }  // namespace reprise::examples

@@ -107,8 +107,8 @@ class ComputeContext {
   // The dtype in which backward must write this parameter's gradient: the parameter's own, or PlanOptions::accumulate
   // with Reduce::kOncePerStep. kFloat32 if the gradient is not wanted here.
   DType parameter_gradient_dtype(ParameterId id) const;
-  // CallSpec::scratch_bytes of working memory, aligned to kScratchAlignment; holds anything. Refused if the call declares
-  // none.
+  // CallSpec::scratch_bytes of working memory, aligned to kScratchAlignment; holds anything. Refused if the call
+  // declares none.
   void* scratch();
   // A tensor in that memory, after those that this function asked for before: each takes its bytes, rounded up to a
   // multiple of kScratchAlignment except for the last. Refused if it does not fit. Any shape may be given: a copy of it

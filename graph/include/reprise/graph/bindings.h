@@ -35,7 +35,8 @@ struct Bindings {
   Optimizer optimizer = AdamW{};
   float clip_norm = 0;        // of the divided gradient; 0: no clipping
   bool check_writes = false;  // eager only: poison what a compute function must write, then name what it left unwritten
-  int64_t scratch_guard = 0;  // with check_writes: bytes after each scratch buffer that are nobody's, to find writes there
+  int64_t scratch_guard =
+      0;  // with check_writes: bytes after each scratch buffer that are nobody's, to find writes there
   std::vector<int> ranks = {};  // World::local_ranks()
   std::vector<std::vector<std::byte*>> addresses = {};
   std::vector<std::shared_ptr<MemoryBlock>> memory = {};  // kept alive
