@@ -122,8 +122,8 @@ void AddCarried(Plan& plan, const internal::GradientPlan& gradients, internal::B
 }
 
 // Tells buffers of several graphs apart: those from index `from` on.
-void PrefixNames(Plan& plan, size_t from, absl::string_view prefix) {
-  for (size_t b = from; b < plan.buffers.size(); ++b) plan.buffers[b].name.insert(0, prefix.data(), prefix.size());
+void AppendToNames(Plan& plan, size_t from, absl::string_view graph) {
+  for (size_t b = from; b < plan.buffers.size(); ++b) absl::StrAppend(&plan.buffers[b].name, graph);
 }
 
 absl::StatusOr<Plan> MakePlan(const Model& model, int world_size, PlanOptions options, const ModelUses& uses,
@@ -172,16 +172,16 @@ absl::StatusOr<Plan> MakePlan(const Model& model, int world_size, PlanOptions op
   size_t named = plan.buffers.size();
   REPRISE_RETURN_IF_ERROR(add_graph(same ? "body" : "first", internal::GraphStart::kEmpty, {}));
   if (!same) {
-    PrefixNames(plan, named, "first.");
+    AppendToNames(plan, named, ".first");
     named = plan.buffers.size();
     plan.body = 1;
     REPRISE_RETURN_IF_ERROR(add_graph("body", internal::GraphStart::kSteady, steady));
-    PrefixNames(plan, named, "body.");
+    AppendToNames(plan, named, ".body");
   }
   if (training) {
     named = plan.buffers.size();
     REPRISE_RETURN_IF_ERROR(internal::PlanFinish(plan, gradients, boundary));
-    PrefixNames(plan, named, "finish.");
+    AppendToNames(plan, named, ".finish");
     internal::PlanStep(plan);
   }
   REPRISE_RETURN_IF_ERROR(internal::PlaceBuffers(plan));
