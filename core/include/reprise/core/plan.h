@@ -60,6 +60,7 @@ constexpr bool IsTransient(Storage storage) { return storage == Storage::kCommun
 inline constexpr int64_t kBufferAlignment = 256;
 
 struct Buffer {
+  // For people: what it holds, of which microbatch, and, where several schedules have such a buffer, of which schedule.
   std::string name;
   Storage storage = Storage::kLocal;
   int64_t num_bytes = 0;
