@@ -124,6 +124,7 @@ absl::StatusOr<double> World::Sum(absl::Span<const double> one_per_local_rank) {
 }
 
 absl::Status World::Agree(absl::string_view phase, const absl::Status& mine, const Fingerprint& fingerprint) {
+  if (!mine.ok()) TellFailure(mine);
   const std::vector<std::string> votes(local_ranks().size(), Encode(phase, mine, fingerprint));
   const absl::StatusOr<std::vector<std::string>> all = ExchangeBytes(votes);
   REPRISE_RETURN_IF_ERROR(mine);

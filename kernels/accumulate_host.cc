@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "kernels/checks.h"
+#include "kernels/device_kernels.h"
 #include "kernels/numeric.h"
 #include "kernels/parallel.h"
 #include "reprise/core/status_macros.h"
@@ -54,7 +55,8 @@ absl::Status ReduceAccumulate(Stream stream, ReduceAccumulateArguments arguments
           .Address("parts", arguments.parts, end)
           .Address("accumulator", arguments.accumulator, end)
           .FloatingPoint("wire_dtype", arguments.wire_dtype)
-          .Done(stream));
+          .Done());
+  if (!stream.is_host()) return stream.device_kernels().ReduceAccumulate(arguments);
   stream.host_queue().Enqueue([a = std::move(arguments)] {
     const WriteMode mode = ModeOf(a);
     WithFloatType(a.wire_dtype, [&](auto type) {

@@ -1,5 +1,6 @@
 #include "reprise/kernels/adamw.h"
 
+#include "kernels/device_kernels.h"
 #include "kernels/optimizer_host.h"
 #include "reprise/core/status_macros.h"
 
@@ -33,7 +34,8 @@ absl::Status AdamW(Stream stream, const AdamWArguments& arguments) {
   REPRISE_RETURN_IF_ERROR(CheckUpdate(checks, arguments.update)
                               .Address("first_moment", arguments.first_moment, arguments.update.count)
                               .Address("second_moment", arguments.second_moment, arguments.update.count)
-                              .Done(stream));
+                              .Done());
+  if (!stream.is_host()) return stream.device_kernels().AdamW(arguments);
   stream.host_queue().Enqueue([arguments] { Update(arguments); });
   return absl::OkStatus();
 }

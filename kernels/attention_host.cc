@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "kernels/checks.h"
+#include "kernels/device_kernels.h"
 #include "kernels/host_math.h"
 #include "kernels/numeric.h"
 #include "kernels/parallel.h"
@@ -16,8 +17,7 @@ namespace {
 // the diagonal.
 constexpr int64_t kQueries = 64;
 
-struct Dimensions {
-  int64_t sequences, time, width, heads;
+struct Dimensions : AttentionShape {
   int64_t head_width() const { return width / heads; }
   float scale() const { return 1.0f / std::sqrt(static_cast<float>(head_width())); }
 };
@@ -132,7 +132,7 @@ void ForEachHead(const Dimensions& d, const Body& body) {
 
 Dimensions DimensionsOf(absl::Span<const int64_t> qkv, int heads) {
   const int64_t time = qkv.size() < 2 ? 1 : qkv[qkv.size() - 2];
-  return {time == 0 ? 0 : Rows(qkv) / time, time, Columns(qkv) / 3, heads};
+  return {{time == 0 ? 0 : Rows(qkv) / time, time, Columns(qkv) / 3, heads}};
 }
 
 // `y_name`: of the tensor with one row of `width` for each row of qkv.
@@ -154,7 +154,10 @@ absl::Status CausalAttention(Stream stream, Input<T> qkv, int heads, TensorView<
   const Dimensions d = DimensionsOf(qkv.shape, heads);
   Checks checks("CausalAttention");
   checks.Present("qkv", qkv).Present("y", y).Present("log_sum_exp", log_sum_exp);
-  REPRISE_RETURN_IF_ERROR(Check(checks, d, qkv.shape, log_sum_exp.shape, "y", y.shape).Done(stream));
+  REPRISE_RETURN_IF_ERROR(Check(checks, d, qkv.shape, log_sum_exp.shape, "y", y.shape).Done());
+  if (!stream.is_host()) {
+    return stream.device_kernels().CausalAttention(d, InputOf(qkv), OutputOf(y), log_sum_exp.data);
+  }
   stream.host_queue().Enqueue([d, qkv = qkv.data, y = y.data, log_sum_exp = log_sum_exp.data] {
     ForEachHead(d, [&](int64_t row, int64_t column, int64_t i) {
       ForwardHead(d, qkv + row * 3 * d.width + column, y + row * d.width + column, log_sum_exp + i * d.time);
@@ -170,8 +173,12 @@ absl::Status CausalAttentionBackward(Stream stream, Input<T> dy, Input<T> qkv, i
   Checks checks("CausalAttentionBackward");
   checks.Present("dy", dy).Present("qkv", qkv).Present("log_sum_exp", log_sum_exp);
   REPRISE_RETURN_IF_ERROR(
-      Check(checks, d, qkv.shape, log_sum_exp.shape, "dy", dy.shape).Wanted("dqkv", dqkv, "qkv", qkv).Done(stream));
+      Check(checks, d, qkv.shape, log_sum_exp.shape, "dy", dy.shape).Wanted("dqkv", dqkv, "qkv", qkv).Done());
   if (!dqkv) return absl::OkStatus();
+  if (!stream.is_host()) {
+    return stream.device_kernels().CausalAttentionBackward(d, InputOf(dy), InputOf(qkv), log_sum_exp.data,
+                                                           OutputOf(dqkv));
+  }
   stream.host_queue().Enqueue(
       [d, dy = dy.data, qkv = qkv.data, log_sum_exp = log_sum_exp.data, mode = dqkv.mode, dqkv = dqkv.data] {
         ForEachHead(d, [&](int64_t row, int64_t column, int64_t i) {

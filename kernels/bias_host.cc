@@ -1,6 +1,7 @@
 #include "reprise/kernels/bias.h"
 
 #include "kernels/checks.h"
+#include "kernels/device_kernels.h"
 #include "kernels/column_sum.h"
 #include "kernels/elementwise.h"
 #include "reprise/core/status_macros.h"
@@ -15,7 +16,10 @@ absl::Status AddBias(Stream stream, Input<T> x, Input<T> bias, TensorView<T> y) 
                               .Present("y", y)
                               .Equal("elements of bias", NumElements(bias.shape), "columns of x", Columns(x))
                               .Same("y", y, "x", x)
-                              .Done(stream));
+                              .Done());
+  if (!stream.is_host()) {
+    return stream.device_kernels().Add(x.num_elements(), InputOf(x), InputOf(bias), Columns(x), OutputOf(y));
+  }
   stream.host_queue().Enqueue([rows = Rows(x), columns = Columns(x), x = x.data, bias = bias.data, y = y.data] {
     ParallelForRanges(rows, RowGrain(columns), [&](int64_t begin, int64_t end) {
       for (int64_t r = begin; r < end; ++r) {
@@ -35,7 +39,13 @@ absl::Status AddBiasBackward(Stream stream, TensorView<const T> dy, Gradient<T> 
           .Present("dy", dy)
           .Wanted("dx", dx, "dy", dy)
           .Equal("elements of dbias", dbias ? NumElements(dbias.shape) : Columns(dy), "columns of dy", Columns(dy))
-          .Done(stream));
+          .Done());
+  if (!stream.is_host()) {
+    DeviceKernels& device = stream.device_kernels();
+    if (dx) REPRISE_RETURN_IF_ERROR(device.Copy(dy.num_elements(), InputOf(dy), OutputOf(dx)));
+    if (!dbias) return absl::OkStatus();
+    return device.ColumnSum(Rows(dy), Columns(dy), InputOf(dy), Columns(dy), OutputOf(dbias));
+  }
   stream.host_queue().Enqueue([rows = Rows(dy), columns = Columns(dy), dy = dy.data, dx_mode = dx.mode, dx = dx.data,
                                dbias_mode = dbias.mode, dbias = dbias.data] {
     if (dx != nullptr) CopyElements(rows * columns, dy, dx_mode, dx);

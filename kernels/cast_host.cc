@@ -1,6 +1,7 @@
 #include "reprise/kernels/cast.h"
 
 #include "kernels/checks.h"
+#include "kernels/device_kernels.h"
 #include "kernels/elementwise.h"
 #include "reprise/core/status_macros.h"
 
@@ -13,7 +14,10 @@ absl::Status Cast(Stream stream, DType from_dtype, const void* from, DType to_dt
                               .Address("to", to, count)
                               .FloatingPoint("from_dtype", from_dtype)
                               .FloatingPoint("to_dtype", to_dtype)
-                              .Done(stream));
+                              .Done());
+  if (!stream.is_host()) {
+    return stream.device_kernels().Copy(count, {from_dtype, from}, {to_dtype, to, WriteMode::kAssign});
+  }
   stream.host_queue().Enqueue([=] {
     WithFloatType(from_dtype, [&](auto from_type) {
       WithFloatType(to_dtype, [&](auto to_type) {

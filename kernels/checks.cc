@@ -43,10 +43,4 @@ Checks& Checks::SameShape(absl::string_view a_name, absl::Span<const int64_t> a,
               "]; make their rows and columns equal");
 }
 
-absl::Status Checks::Done(Stream stream) const {
-  if (!status_.ok() || stream.is_host()) return status_;
-  return absl::UnimplementedError(
-      absl::StrCat(kernel_, " has no device kernel in this build; record it on a host stream"));
-}
-
 }  // namespace reprise::kernels

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "kernels/checks.h"
+#include "kernels/device_kernels.h"
 #include "kernels/host_math.h"
 #include "kernels/numeric.h"
 #include "kernels/parallel.h"
@@ -80,8 +81,11 @@ absl::Status CrossEntropy(Stream stream, TensorView<const T> logits, TensorView<
   checks.Present("logits", logits).Present("labels", labels).Present("loss", loss);
   REPRISE_RETURN_IF_ERROR(Check(checks, logits.shape, labels.shape)
                               .Equal("elements of loss", NumElements(loss.shape), "scalar", 1)
-                              .Done(stream));
+                              .Done());
   const Dimensions d = {Rows(logits), Columns(logits)};
+  if (!stream.is_host()) {
+    return stream.device_kernels().CrossEntropy(d.rows, d.classes, InputOf(logits), labels.data, loss.data);
+  }
   stream.host_queue().Enqueue(
       [d, logits = logits.data, labels = labels.data, loss = loss.data] { *loss = MeanLoss(d, logits, labels); });
   return absl::OkStatus();
@@ -95,9 +99,13 @@ absl::Status CrossEntropyBackward(Stream stream, TensorView<const float> dloss, 
   REPRISE_RETURN_IF_ERROR(Check(checks, logits.shape, labels.shape)
                               .Equal("elements of dloss", NumElements(dloss.shape), "scalar", 1)
                               .Wanted("dlogits", dlogits, "logits", logits)
-                              .Done(stream));
+                              .Done());
   if (!dlogits) return absl::OkStatus();
   const Dimensions d = {Rows(logits), Columns(logits)};
+  if (!stream.is_host()) {
+    return stream.device_kernels().CrossEntropyBackward(d.rows, d.classes, dloss.data, InputOf(logits), labels.data,
+                                                        OutputOf(dlogits));
+  }
   stream.host_queue().Enqueue([d, dloss = dloss.data, logits = logits.data, labels = labels.data, mode = dlogits.mode,
                                dlogits = dlogits.data] { LogitsGradient(d, *dloss, logits, labels, mode, dlogits); });
   return absl::OkStatus();

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "kernels/checks.h"
+#include "kernels/device_kernels.h"
 #include "kernels/numeric.h"
 #include "kernels/parallel.h"
 #include "reprise/core/status_macros.h"
@@ -64,7 +65,10 @@ absl::Status Embedding(Stream stream, TensorView<const int32_t> ids, Input<T> ta
                               .Present("y", y)
                               .Equal("columns of y", Columns(y), "columns of table", width)
                               .Equal("rows of y", Rows(y), "number of ids", count)
-                              .Done(stream));
+                              .Done());
+  if (!stream.is_host()) {
+    return stream.device_kernels().Embedding(count, entries, width, ids.data, InputOf(table), OutputOf(y));
+  }
   stream.host_queue().Enqueue([=, ids = ids.data, table = table.data, y = y.data] {
     ParallelForRanges(count, RowGrain(width), [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
@@ -88,8 +92,12 @@ absl::Status EmbeddingBackward(Stream stream, TensorView<const T> dy, TensorView
                               .Present("ids", ids)
                               .Equal("rows of dy", Rows(dy), "number of ids", count)
                               .Equal("columns of dtable", dtable ? Columns(dtable) : width, "columns of dy", width)
-                              .Done(stream));
+                              .Done());
   if (!dtable) return absl::OkStatus();
+  if (!stream.is_host()) {
+    return stream.device_kernels().EmbeddingBackward(count, Rows(dtable), width, InputOf(dy), ids.data,
+                                                     OutputOf(dtable));
+  }
   stream.host_queue().Enqueue([=, dy = dy.data, ids = ids.data, entries = Rows(dtable), mode = dtable.mode,
                                dtable = dtable.data] { TableGradient(ids, count, entries, width, dy, mode, dtable); });
   return absl::OkStatus();

@@ -1,4 +1,5 @@
 #include "kernels/checks.h"
+#include "kernels/device_kernels.h"
 #include "kernels/elementwise.h"
 #include "kernels/host_math.h"
 #include "reprise/core/status_macros.h"
@@ -8,7 +9,8 @@ namespace reprise::kernels {
 
 template <class T>
 absl::Status GeluTanh(Stream stream, Input<T> x, TensorView<T> y) {
-  REPRISE_RETURN_IF_ERROR(Checks("GeluTanh").Present("x", x).Present("y", y).Same("y", y, "x", x).Done(stream));
+  REPRISE_RETURN_IF_ERROR(Checks("GeluTanh").Present("x", x).Present("y", y).Same("y", y, "x", x).Done());
+  if (!stream.is_host()) return stream.device_kernels().GeluTanh(x.num_elements(), InputOf(x), OutputOf(y));
   stream.host_queue().Enqueue([count = x.num_elements(), x = x.data, y = y.data] {
     MapElements(count, x, WriteMode::kAssign, y, Math().gelu);
   });
@@ -22,8 +24,11 @@ absl::Status GeluTanhBackward(Stream stream, Input<T> dy, Input<T> x, Gradient<T
                               .Present("x", x)
                               .Same("dy", dy, "x", x)
                               .Wanted("dx", dx, "x", x)
-                              .Done(stream));
+                              .Done());
   if (!dx) return absl::OkStatus();
+  if (!stream.is_host()) {
+    return stream.device_kernels().GeluTanhBackward(x.num_elements(), InputOf(dy), InputOf(x), OutputOf(dx));
+  }
   stream.host_queue().Enqueue([count = x.num_elements(), dy = dy.data, x = x.data, mode = dx.mode, dx = dx.data] {
     MapElements(count, dy, x, mode, dx, Math().gelu_backward);
   });

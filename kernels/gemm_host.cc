@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "kernels/checks.h"
+#include "kernels/device_kernels.h"
 #include "kernels/host_math.h"
 #include "kernels/numeric.h"
 #include "kernels/parallel.h"
@@ -89,7 +90,11 @@ absl::Status Gemm(Stream stream, TensorView<const T> a, Transpose transpose_a, T
           .Equal("columns of a as used", k, "rows of b as used", b_transposed ? Columns(b) : Rows(b))
           .Equal("rows of c", Rows(c), "rows of a as used", m)
           .Equal("columns of c", Columns(c), "columns of b as used", n)
-          .Done(stream));
+          .Done());
+  if (!stream.is_host()) {
+    return stream.device_kernels().Gemm(
+        {m, n, k, InputOf(a), transpose_a, InputOf(b), transpose_b, OutputOf(c, mode)});
+  }
   const HostOperand<T> a_operand = {a.data, transpose_a}, b_operand = {b.data, transpose_b};
   stream.host_queue().Enqueue([=, c = c.data] { HostGemm<T, C>(m, n, k, a_operand, b_operand, mode, c); });
   return absl::OkStatus();

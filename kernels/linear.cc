@@ -16,7 +16,7 @@ absl::Status Linear(Stream stream, Input<T> x, Input<T> w, TensorView<T> y) {
                               .Equal("columns of x", Columns(x), "columns of w", Columns(w))
                               .Equal("columns of y", Columns(y), "rows of w", Rows(w))
                               .Equal("rows of y", Rows(y), "rows of x", Rows(x))
-                              .Done(stream));
+                              .Done());
   return Gemm<T, T>(stream, x, Transpose::kNo, w, Transpose::kYes, WriteMode::kAssign, y);
 }
 
@@ -31,7 +31,7 @@ absl::Status LinearBackward(Stream stream, Input<T> dy, Input<T> x, Input<T> w, 
                               .Equal("rows of dy", Rows(dy), "rows of x", Rows(x))
                               .Wanted("dx", dx, "x", x)
                               .Wanted("dw", dw, "w", w)
-                              .Done(stream));
+                              .Done());
   if (dx) REPRISE_RETURN_IF_ERROR((Gemm<T, T>(stream, dy, Transpose::kNo, w, Transpose::kNo, dx.mode, dx)));
   if (dw) REPRISE_RETURN_IF_ERROR((Gemm<T, G>(stream, dy, Transpose::kYes, x, Transpose::kNo, dw.mode, dw)));
   return absl::OkStatus();

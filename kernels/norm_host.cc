@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "kernels/checks.h"
+#include "kernels/device_kernels.h"
 #include "kernels/parallel.h"
 #include "reprise/core/status_macros.h"
 
@@ -31,7 +32,8 @@ absl::Status SquaredNorm(Stream stream, const float* values, int64_t count, doub
                               .AtLeast("count", count, 0)
                               .Address("values", values, count)
                               .Address("result", result)
-                              .Done(stream));
+                              .Done());
+  if (!stream.is_host()) return stream.device_kernels().SquaredNorm(values, count, result, mode);
   stream.host_queue().Enqueue([=] {
     std::vector<double> sums((count + kGrain - 1) / kGrain);
     ParallelForRanges(count, kGrain, [&](int64_t begin, int64_t end) {

@@ -1,6 +1,7 @@
 #include "reprise/kernels/pack.h"
 
 #include "kernels/checks.h"
+#include "kernels/device_kernels.h"
 #include "kernels/elementwise.h"
 #include "reprise/core/status_macros.h"
 
@@ -41,7 +42,8 @@ absl::Status Pack(Stream stream, const PackArguments& arguments) {
                               .Address("wire", a.wire, a.rows * a.columns)
                               .FloatingPoint("gradient_dtype", a.gradient_dtype)
                               .FloatingPoint("wire_dtype", a.wire_dtype)
-                              .Done(stream));
+                              .Done());
+  if (!stream.is_host()) return stream.device_kernels().Pack(Flattened(arguments));
   stream.host_queue().Enqueue([a = Flattened(arguments)] {
     WithFloatType(a.gradient_dtype, [&](auto gradient_type) {
       WithFloatType(a.wire_dtype, [&](auto wire_type) { PackRows<decltype(gradient_type), decltype(wire_type)>(a); });

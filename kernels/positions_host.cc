@@ -1,4 +1,5 @@
 #include "kernels/checks.h"
+#include "kernels/device_kernels.h"
 #include "kernels/elementwise.h"
 #include "kernels/numeric.h"
 #include "kernels/parallel.h"
@@ -40,7 +41,10 @@ absl::Status AddPositions(Stream stream, Input<T> x, Input<T> table, TensorView<
                               .Equal("columns of table", Columns(table), "columns of x", width)
                               .AtLeast("rows of table", Rows(table), time)
                               .Same("y", y, "x", x)
-                              .Done(stream));
+                              .Done());
+  if (!stream.is_host()) {
+    return stream.device_kernels().Add(x.num_elements(), InputOf(x), InputOf(table), time * width, OutputOf(y));
+  }
   stream.host_queue().Enqueue([=, x = x.data, table = table.data, y = y.data] {
     ParallelForRanges(rows, RowGrain(width), [&](int64_t begin, int64_t end) {
       for (int64_t r = begin; r < end; ++r) {
@@ -62,7 +66,15 @@ absl::Status AddPositionsBackward(Stream stream, TensorView<const T> dy, Gradien
                               .Wanted("dx", dx, "dy", dy)
                               .Equal("columns of dtable", dtable ? Columns(dtable) : width, "columns of dy", width)
                               .AtLeast("rows of dtable", dtable ? Rows(dtable) : time, time)
-                              .Done(stream));
+                              .Done());
+  if (!stream.is_host()) {
+    DeviceKernels& device = stream.device_kernels();
+    if (dx) REPRISE_RETURN_IF_ERROR(device.Copy(dy.num_elements(), InputOf(dy), OutputOf(dx)));
+    if (!dtable) return absl::OkStatus();
+    // The rows of one sequence are one long row here.
+    return device.ColumnSum(time == 0 ? 0 : rows / time, time * width, InputOf(dy), dtable.num_elements(),
+                            OutputOf(dtable));
+  }
   stream.host_queue().Enqueue([=, context = Rows(dtable), dy = dy.data, dx_mode = dx.mode, dx = dx.data,
                                dtable_mode = dtable.mode, dtable = dtable.data] {
     if (dx != nullptr) CopyElements(rows * width, dy, dx_mode, dx);

@@ -1,4 +1,5 @@
 #include "kernels/checks.h"
+#include "kernels/device_kernels.h"
 #include "kernels/elementwise.h"
 #include "reprise/core/status_macros.h"
 #include "reprise/kernels/activations.h"
@@ -19,7 +20,8 @@ void ReluGradient(const float* dy, const float* x, float* dx, int64_t count) {
 
 template <class T>
 absl::Status Relu(Stream stream, Input<T> x, TensorView<T> y) {
-  REPRISE_RETURN_IF_ERROR(Checks("Relu").Present("x", x).Present("y", y).Same("y", y, "x", x).Done(stream));
+  REPRISE_RETURN_IF_ERROR(Checks("Relu").Present("x", x).Present("y", y).Same("y", y, "x", x).Done());
+  if (!stream.is_host()) return stream.device_kernels().Relu(x.num_elements(), InputOf(x), OutputOf(y));
   stream.host_queue().Enqueue([count = x.num_elements(), x = x.data, y = y.data] {
     MapElements(count, x, WriteMode::kAssign, y, PositivePart);
   });
@@ -33,8 +35,11 @@ absl::Status ReluBackward(Stream stream, Input<T> dy, Input<T> x, Gradient<T> dx
                               .Present("x", x)
                               .Same("dy", dy, "x", x)
                               .Wanted("dx", dx, "x", x)
-                              .Done(stream));
+                              .Done());
   if (!dx) return absl::OkStatus();
+  if (!stream.is_host()) {
+    return stream.device_kernels().ReluBackward(x.num_elements(), InputOf(dy), InputOf(x), OutputOf(dx));
+  }
   stream.host_queue().Enqueue([count = x.num_elements(), dy = dy.data, x = x.data, mode = dx.mode, dx = dx.data] {
     MapElements(count, dy, x, mode, dx, ReluGradient);
   });

@@ -1,6 +1,7 @@
 #include "reprise/kernels/residual.h"
 
 #include "kernels/checks.h"
+#include "kernels/device_kernels.h"
 #include "kernels/elementwise.h"
 #include "reprise/core/status_macros.h"
 
@@ -14,7 +15,11 @@ absl::Status Add(Stream stream, Input<T> a, Input<T> b, TensorView<T> y) {
                               .Present("y", y)
                               .Same("b", b, "a", a)
                               .Same("y", y, "a", a)
-                              .Done(stream));
+                              .Done());
+  if (!stream.is_host()) {
+    const int64_t count = a.num_elements();
+    return stream.device_kernels().Add(count, InputOf(a), InputOf(b), count, OutputOf(y));
+  }
   stream.host_queue().Enqueue([count = a.num_elements(), a = a.data, b = b.data, y = y.data] {
     MapElements(count, a, b, WriteMode::kAssign, y, [](const float* a, const float* b, float* y, int64_t n) {
       for (int64_t i = 0; i < n; ++i) y[i] = a[i] + b[i];
@@ -26,9 +31,14 @@ absl::Status Add(Stream stream, Input<T> a, Input<T> b, TensorView<T> y) {
 template <class T>
 absl::Status AddBackward(Stream stream, Input<T> dy, Gradient<T> da, Gradient<T> db) {
   REPRISE_RETURN_IF_ERROR(
-      Checks("AddBackward").Present("dy", dy).Wanted("da", da, "dy", dy).Wanted("db", db, "dy", dy).Done(stream));
+      Checks("AddBackward").Present("dy", dy).Wanted("da", da, "dy", dy).Wanted("db", db, "dy", dy).Done());
   for (const Gradient<T>& gradient : {da, db}) {
     if (!gradient) continue;
+    if (!stream.is_host()) {
+      REPRISE_RETURN_IF_ERROR(
+          stream.device_kernels().Copy(dy.num_elements(), InputOf(dy), OutputOf(gradient)));
+      continue;
+    }
     stream.host_queue().Enqueue([count = dy.num_elements(), dy = dy.data, mode = gradient.mode, out = gradient.data] {
       CopyElements(count, dy, mode, out);
     });

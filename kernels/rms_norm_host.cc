@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "kernels/checks.h"
+#include "kernels/device_kernels.h"
 #include "kernels/column_sum.h"
 #include "kernels/host_math.h"
 #include "kernels/numeric.h"
@@ -62,7 +63,10 @@ absl::Status RmsNorm(Stream stream, Input<T> x, Input<T> gain, TensorView<T> y, 
                               .Present("y", y)
                               .Equal("elements of gain", NumElements(gain.shape), "columns of x", Columns(x))
                               .Same("y", y, "x", x)
-                              .Done(stream));
+                              .Done());
+  if (!stream.is_host()) {
+    return stream.device_kernels().RmsNorm(Rows(x), Columns(x), epsilon, InputOf(x), InputOf(gain), OutputOf(y));
+  }
   stream.host_queue().Enqueue([rows = Rows(x), columns = Columns(x), epsilon, x = x.data, gain = gain.data,
                                y = y.data] { Forward(rows, columns, epsilon, x, gain, y); });
   return absl::OkStatus();
@@ -79,7 +83,11 @@ absl::Status RmsNormBackward(Stream stream, Input<T> dy, Input<T> x, Input<T> ga
                               .Same("dy", dy, "x", x)
                               .Wanted("dx", dx, "x", x)
                               .Wanted("dgain", dgain, "gain", gain)
-                              .Done(stream));
+                              .Done());
+  if (!stream.is_host()) {
+    return stream.device_kernels().RmsNormBackward(Rows(x), Columns(x), epsilon, InputOf(dy), InputOf(x),
+                                                   InputOf(gain), OutputOf(dx), OutputOf(dgain));
+  }
   stream.host_queue().Enqueue([rows = Rows(x), columns = Columns(x), epsilon, dy = dy.data, x = x.data,
                                gain = gain.data, dx_mode = dx.mode, dx = dx.data, dgain_mode = dgain.mode,
                                dgain = dgain.data] {

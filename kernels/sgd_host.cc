@@ -1,5 +1,6 @@
 #include "reprise/kernels/sgd.h"
 
+#include "kernels/device_kernels.h"
 #include "kernels/optimizer_host.h"
 #include "reprise/core/status_macros.h"
 
@@ -27,7 +28,8 @@ absl::Status Sgd(Stream stream, const SgdArguments& arguments) {
   REPRISE_RETURN_IF_ERROR(
       CheckUpdate(checks, arguments.update)
           .Address("velocity", arguments.velocity, arguments.momentum == 0 ? 0 : arguments.update.count)
-          .Done(stream));
+          .Done());
+  if (!stream.is_host()) return stream.device_kernels().Sgd(arguments);
   stream.host_queue().Enqueue([arguments] { Update(arguments); });
   return absl::OkStatus();
 }

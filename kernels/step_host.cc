@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "kernels/checks.h"
+#include "kernels/device_kernels.h"
 #include "reprise/core/status_macros.h"
 
 namespace reprise::kernels {
@@ -24,7 +25,8 @@ StepMetrics MetricsOf(const ControlBlock& control, const StepState& state, int w
 }  // namespace
 
 absl::Status NextMicrobatch(Stream stream, ControlBlock* control, int count) {
-  REPRISE_RETURN_IF_ERROR(Checks("NextMicrobatch").Address("control", control).AtLeast("count", count, 1).Done(stream));
+  REPRISE_RETURN_IF_ERROR(Checks("NextMicrobatch").Address("control", control).AtLeast("count", count, 1).Done());
+  if (!stream.is_host()) return stream.device_kernels().NextMicrobatch(control, count);
   stream.host_queue().Enqueue([=] {
     control->microbatch = control->next_microbatch;
     control->next_microbatch += count;
@@ -46,8 +48,9 @@ absl::Status StageInput(Stream stream, const StageInputArguments& arguments) {
           .AtLeast("slot_stride", arguments.slot_stride, arguments.slots > 1 ? arguments.num_bytes : 0)
           .Address("staging", arguments.staging, arguments.num_bytes)
           .Address("destination", arguments.destination, arguments.num_bytes)
-          .Done(stream));
+          .Done());
   if (arguments.num_bytes == 0) return absl::OkStatus();
+  if (!stream.is_host()) return stream.device_kernels().StageInput(arguments);
   stream.host_queue().Enqueue([a = arguments] {
     const int64_t slot = (a.control->input + a.position) % a.slots;
     std::memcpy(a.destination, a.staging + slot * a.slot_stride, static_cast<size_t>(a.num_bytes));
@@ -56,7 +59,8 @@ absl::Status StageInput(Stream stream, const StageInputArguments& arguments) {
 }
 
 absl::Status RecordLoss(Stream stream, StepState* step_state, const float* loss) {
-  REPRISE_RETURN_IF_ERROR(Checks("RecordLoss").Address("step_state", step_state).Address("loss", loss).Done(stream));
+  REPRISE_RETURN_IF_ERROR(Checks("RecordLoss").Address("step_state", step_state).Address("loss", loss).Done());
+  if (!stream.is_host()) return stream.device_kernels().RecordLoss(step_state, loss);
   stream.host_queue().Enqueue([=] { step_state->loss_sum += *loss; });
   return absl::OkStatus();
 }
@@ -66,7 +70,8 @@ absl::Status FinishNorm(Stream stream, StepState* step_state, const double* part
                               .Address("step_state", step_state)
                               .Address("partials", partials)
                               .AtLeast("world_size", world_size, 1)
-                              .Done(stream));
+                              .Done());
+  if (!stream.is_host()) return stream.device_kernels().FinishNorm(step_state, partials, world_size);
   stream.host_queue().Enqueue([=] {
     double norm_squared = 0, loss_total = 0;
     for (int rank = 0; rank < world_size; ++rank) {
@@ -88,7 +93,8 @@ absl::Status PublishMetrics(Stream stream, const ControlBlock* control, StepStat
                               .Address("step_state", step_state)
                               .Address("ring", ring)
                               .AtLeast("world_size", world_size, 1)
-                              .Done(stream));
+                              .Done());
+  if (!stream.is_host()) return stream.device_kernels().PublishMetrics(control, step_state, ring, world_size);
   stream.host_queue().Enqueue([=] {
     ring->entries[control->step % kMetricsRingSize] = MetricsOf(*control, *step_state, world_size);
     // The host polls `published` while steps run, and reads the entry after it.

@@ -1,4 +1,5 @@
-# Install rules: libraries, public headers, the tool reprise_plan and the CMake package that find_package(reprise CONFIG) finds.
+# Install rules: libraries, public headers, the tool reprise_plan, and the CMake package that find_package(reprise CONFIG)
+# finds.
 include(CMakePackageConfigHelpers)
 include(GNUInstallDirs)
 
@@ -14,3 +15,6 @@ configure_package_config_file(core/cmake/repriseConfig.cmake.in repriseConfig.cm
 write_basic_package_version_file(repriseConfigVersion.cmake COMPATIBILITY SameMinorVersion)
 install(FILES ${PROJECT_BINARY_DIR}/repriseConfig.cmake ${PROJECT_BINARY_DIR}/repriseConfigVersion.cmake
         DESTINATION ${package_dir})
+if(REPRISE_HAS_CUDA)
+  install(FILES core/cmake/FindNCCL.cmake DESTINATION ${package_dir})
+endif()

@@ -53,7 +53,7 @@ endfunction()
 
 # reprise_test(NAME planner_test SRCS ... [DEPS ...] [LABEL unit] [TIMEOUT 300]): a GoogleTest executable that is one
 # ctest test, labelled with LABEL and with its folder's name, built by tests_<folder> too. It runs in the project's root.
-# A test that skips itself is reported as skipped, not as passed.
+# A test that skips itself is reported as skipped, not as passed. Tests that use a GPU run one at a time.
 function(reprise_test)
   cmake_parse_arguments(PARSE_ARGV 0 ARG "" "NAME;LABEL;TIMEOUT" "SRCS;DEPS")
   if(NOT ARG_LABEL)
@@ -70,6 +70,26 @@ function(reprise_test)
   # GoogleTest lists skipped tests last only if none failed: ctest looks at this expression before the exit code.
   set_tests_properties(${ARG_NAME} PROPERTIES
     LABELS "${ARG_LABEL};${folder}" TIMEOUT ${ARG_TIMEOUT} SKIP_REGULAR_EXPRESSION "\\[  SKIPPED \\] [^\n]*\n*$")
+  if(ARG_LABEL MATCHES gpu)
+    set_tests_properties(${ARG_NAME} PROPERTIES RESOURCE_LOCK gpu)
+  endif()
+endfunction()
+
+# reprise_gpu_test(NAME cuda_session_test SRCS ... [DEPS ...] [RANKS 2]): a reprise_test on devices, labelled gpu, or
+# multi_gpu with more than one rank: one process each, see tests/testing/gpu_main.cc. Such tests run one at a time.
+function(reprise_gpu_test)
+  cmake_parse_arguments(PARSE_ARGV 0 ARG "" "NAME;RANKS" "SRCS;DEPS")
+  if(NOT ARG_RANKS)
+    set(ARG_RANKS 1)
+  endif()
+  set(label gpu)
+  if(ARG_RANKS GREATER 1)
+    set(label multi_gpu)
+  endif()
+  reprise_test(NAME ${ARG_NAME} LABEL ${label} TIMEOUT 600
+    SRCS ${ARG_SRCS} ${PROJECT_SOURCE_DIR}/tests/testing/gpu_main.cc DEPS ${ARG_DEPS} reprise_cuda)
+  target_compile_definitions(${ARG_NAME} PRIVATE REPRISE_TEST_RANKS=${ARG_RANKS})
+  set_tests_properties(${ARG_NAME} PROPERTIES RESOURCE_LOCK gpu)
 endfunction()
 
 # reprise_benchmark(NAME plan_bench SMOKE_FILTER regex SRCS ... [DEPS ...]): a Google Benchmark executable. The benchmarks

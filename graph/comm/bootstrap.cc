@@ -74,12 +74,62 @@ absl::StatusOr<std::vector<std::string>> Bootstrap::Exchange(const std::string& 
   } else if (size_ > 1) {
     all = rank_ == 0 ? GatherAndSend(mine) : SendAndReceive(mine);
   }
-  if (all.ok()) return all;
+  if (all.ok()) {
+    told_ = absl::OkStatus();
+    return all;
+  }
   error_ = all.status();
-  std::vector<Channel*> others;
-  for (Channel& peer : peers_) others.push_back(&peer);
-  SendAbort(others, error_);
+  TellAll(PeersBut(-1), MessageKind::kAbort, EncodeStatus(error_));
   return error_;
+}
+
+void Bootstrap::TellFailure(const absl::Status& status) {
+  if (!error_.ok()) return;
+  TellAll(PeersBut(-1), MessageKind::kFailed,
+       EncodeStatus(
+           absl::FailedPreconditionError(absl::StrCat("rank ", rank_, " of ", size_, " failed: ", status.ToString(),
+                                                      "; every rank stops here, mend the cause on that rank"))));
+}
+
+absl::Status Bootstrap::CheckPeers() {
+  for (size_t peer = 0; peer < peers_.size() && error_.ok(); ++peer) {
+    if (!peers_[peer].open() || early_[peer].has_value()) continue;
+    absl::StatusOr<std::optional<Message>> message = Receive(static_cast<int>(peer), MaxBytes());
+    if (!message.ok()) {
+      peers_[peer].Close();
+      error_ = OfRank(static_cast<int>(peer), message.status());
+      TellAll(PeersBut(-1), MessageKind::kAbort, EncodeStatus(error_));
+    } else if (message->has_value() && (*message)->kind == MessageKind::kAbort) {
+      error_ = DecodeStatus((*message)->payload);
+    } else {
+      early_[peer] = *std::move(message);
+    }
+  }
+  return error_.ok() ? told_ : error_;
+}
+
+absl::StatusOr<std::optional<Message>> Bootstrap::Receive(int peer, uint64_t max_bytes) {
+  if (early_[peer].has_value()) return std::exchange(early_[peer], std::nullopt);
+  while (true) {
+    absl::StatusOr<std::optional<Message>> message = peers_[peer].Read(max_bytes);
+    if (!message.ok() || !message->has_value() || (*message)->kind != MessageKind::kFailed) return message;
+    if (told_.ok()) {
+      told_ = DecodeStatus((*message)->payload);
+      if (rank_ == 0) TellAll(PeersBut(peer), MessageKind::kFailed, (*message)->payload);
+    }
+  }
+}
+
+std::vector<Channel*> Bootstrap::PeersBut(int peer) {
+  std::vector<Channel*> others;
+  for (size_t p = 0; p < peers_.size(); ++p) {
+    if (static_cast<int>(p) != peer && peers_[p].open()) others.push_back(&peers_[p]);
+  }
+  return others;
+}
+
+uint64_t Bootstrap::MaxBytes() const {
+  return rank_ == 0 ? kMaxBytes : static_cast<uint64_t>(size_) * (kMaxBytes + sizeof(uint64_t));
 }
 
 absl::StatusOr<std::vector<std::string>> Bootstrap::GatherAndSend(const std::string& mine) {
@@ -97,7 +147,7 @@ absl::Status Bootstrap::Gather(std::vector<std::string>& parts) {
   while (true) {
     std::vector<int> still_missing;
     for (const int rank : missing) {
-      absl::StatusOr<std::optional<Message>> message = peers_[rank].Read(kMaxBytes);
+      absl::StatusOr<std::optional<Message>> message = Receive(rank, MaxBytes());
       if (!message.ok()) {
         peers_[rank].Close();
         return OfRank(rank, message.status());
@@ -155,12 +205,11 @@ absl::StatusOr<std::vector<std::string>> Bootstrap::SendAndReceive(const std::st
   const Deadline deadline(WithGrace(deadline_));
   Channel& rank0 = peers_[0];
   rank0.Queue(MessageKind::kData, std::make_shared<const std::string>(mine));
-  const uint64_t max_bytes = static_cast<uint64_t>(size_) * (kMaxBytes + sizeof(uint64_t));
   absl::Status written;
   while (true) {
     if (written.ok() && rank0.sending()) written = rank0.Write();
     // Even if rank 0 is gone: it may have said why.
-    const absl::StatusOr<std::optional<Message>> message = rank0.Read(max_bytes);
+    const absl::StatusOr<std::optional<Message>> message = Receive(0, MaxBytes());
     if (!message.ok() || (!written.ok() && !message->has_value())) {
       rank0.Close();
       return OfRank(0, message.ok() ? written : message.status());

@@ -5,6 +5,7 @@
 #define REPRISE_GRAPH_COMM_BOOTSTRAP_H_
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -40,9 +41,15 @@ class Bootstrap {
   // call.
   absl::StatusOr<std::vector<std::string>> Exchange(const std::string& mine);
 
+  // Tells the others now, and not in the next exchange, that this rank failed: their devices may be waiting for it.
+  void TellFailure(const absl::Status& status);
+  // Does not wait. FailedPrecondition if a rank told of a failure since the last exchange, with its words; Unavailable
+  // if a connection closed; the error of an exchange that failed.
+  absl::Status CheckPeers();
+
  private:
   Bootstrap(const LaunchEnvironment& launch, absl::Duration deadline, std::vector<Channel> peers)
-      : rank_(launch.rank), size_(launch.size), deadline_(deadline), peers_(std::move(peers)) {}
+      : rank_(launch.rank), size_(launch.size), deadline_(deadline), peers_(std::move(peers)), early_(peers_.size()) {}
 
   // On rank 0.
   absl::StatusOr<std::vector<std::string>> GatherAndSend(const std::string& mine);
@@ -51,10 +58,20 @@ class Bootstrap {
   // On the others.
   absl::StatusOr<std::vector<std::string>> SendAndReceive(const std::string& mine);
 
+  // The next message of an exchange from a peer, if it has come. Remembers, and on rank 0 passes on, what is told of a
+  // failure.
+  absl::StatusOr<std::optional<Message>> Receive(int peer, uint64_t max_bytes);
+  // All connections but one, and those that closed.
+  std::vector<Channel*> PeersBut(int peer);
+  // The largest message of an exchange that can come.
+  uint64_t MaxBytes() const;
+
   const int rank_, size_;
   absl::Duration deadline_;
   std::vector<Channel> peers_;  // on rank 0 by rank, of which its own is not open; on the others just that to rank 0
-  absl::Status error_;          // the first
+  std::vector<std::optional<Message>> early_;  // by peer: came before this rank's part in the exchange
+  absl::Status error_;                         // the first of an exchange
+  absl::Status told_;                          // of a failure, since the last exchange
 };
 
 }  // namespace reprise::internal

@@ -21,7 +21,7 @@ constexpr absl::Duration kTellTime = absl::Seconds(1);
 
 bool IsKind(uint32_t kind) {
   return kind == static_cast<uint32_t>(MessageKind::kBegin) || kind == static_cast<uint32_t>(MessageKind::kData) ||
-         kind == static_cast<uint32_t>(MessageKind::kAbort);
+         kind == static_cast<uint32_t>(MessageKind::kAbort) || kind == static_cast<uint32_t>(MessageKind::kFailed);
 }
 
 bool WouldBlock(int error) { return error == EAGAIN || error == EWOULDBLOCK; }
@@ -96,17 +96,17 @@ absl::Status DecodeStatus(const std::string& payload) {
   return status.ok() ? absl::InternalError("gave up without a reason") : status;
 }
 
-void SendAbort(absl::Span<Channel* const> channels, const absl::Status& status) {
-  const auto payload = std::make_shared<const std::string>(EncodeStatus(status));
+void TellAll(absl::Span<Channel* const> channels, MessageKind kind, const std::string& text) {
+  const auto payload = std::make_shared<const std::string>(text);
   std::vector<Channel*> open;
   for (Channel* channel : channels) {
     if (!channel->open()) continue;
-    // In the middle of a message an abort cannot be told from its bytes.
+    // In the middle of a message another one cannot be told from its bytes.
     if (channel->sending()) {
       channel->Close();
       continue;
     }
-    channel->Queue(MessageKind::kAbort, payload);
+    channel->Queue(kind, payload);
     open.push_back(channel);
   }
   const Deadline deadline(kTellTime);

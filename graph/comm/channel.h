@@ -16,9 +16,10 @@
 namespace reprise::internal {
 
 enum class MessageKind : uint32_t {
-  kBegin = 0x52505231,  // from rank 0: all ranks are connected. Empty.
-  kData = 0x52505232,   // to rank 0: one rank's bytes; from rank 0: those of all
-  kAbort = 0x52505233,  // the sender's status: it gave up
+  kBegin = 0x52505231,   // from rank 0: all ranks are connected. Empty.
+  kData = 0x52505232,    // to rank 0: one rank's bytes; from rank 0: those of all
+  kAbort = 0x52505233,   // the sender's status: it gave up
+  kFailed = 0x52505234,  // a rank and its status: what it did on the device failed, but it goes on exchanging
 };
 
 struct Message {
@@ -64,8 +65,9 @@ class Channel {
 std::string EncodeStatus(const absl::Status& status);
 absl::Status DecodeStatus(const std::string& payload);
 
-// Tells `channels` that the sender gave up, as far as they listen: returns soon whatever they do.
-void SendAbort(absl::Span<Channel* const> channels, const absl::Status& status);
+// Tells `channels`, as far as they listen: returns soon whatever they do. A channel in the middle of a message is
+// closed.
+void TellAll(absl::Span<Channel* const> channels, MessageKind kind, const std::string& text);
 
 }  // namespace reprise::internal
 

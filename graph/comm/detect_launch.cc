@@ -1,12 +1,19 @@
 #include "graph/comm/detect_launch.h"
 
+#include <unistd.h>
+
+#include <algorithm>
 #include <cstdint>
+#include <cstdlib>
 #include <limits>
 #include <optional>
 #include <utility>
+#include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "core/hasher.h"
 #include "graph/comm/slurm_lists.h"
 #include "reprise/core/status_macros.h"

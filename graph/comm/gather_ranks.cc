@@ -94,7 +94,7 @@ class Reception {
   void Tell(const absl::Status& verdict) {
     std::vector<Channel*> channels = {&offender_};
     for (Channel& rank : ranks_) channels.push_back(&rank);
-    SendAbort(channels, verdict);
+    TellAll(channels, MessageKind::kAbort, EncodeStatus(verdict));
   }
   std::vector<Channel> TakeRanks() { return std::move(ranks_); }
 

@@ -18,7 +18,7 @@ using kernels::CudaStatus;
 
 // Matrix products run on the compute lane alone; what else needs working memory are reductions of a few rows.
 int64_t WorkspaceBytes(Lane lane) {
-  return lane == Lane::kCompute ? kernels::kCudaWorkspaceBytes : kernels::kCudaReductionWorkspaceBytes;
+  return lane == Lane::kCompute ? kernels::kCudaWorkspaceBytes : kernels::kMinCudaWorkspaceBytes;
 }
 
 constexpr auto kSpin = absl::Microseconds(200);         // before a wait gives up its core

@@ -80,6 +80,8 @@ class CudaWorld : public World {
     return bootstrap_->Exchange(one_per_local_rank[0]);
   }
 
+  void TellFailure(const absl::Status& status) override { bootstrap_->TellFailure(status); }
+
   absl::StatusOr<std::unique_ptr<Recorder>> NewRecorder(Execution execution,
                                                         std::shared_ptr<const Bindings> bindings) override {
     if (bindings == nullptr || bindings->plan == nullptr) {

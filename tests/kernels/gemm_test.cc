@@ -94,13 +94,6 @@ TEST(LinearTest, RefusesAnEmptyViewByName) {
   ExpectInvalid(Linear(HostStream(), TensorView<float>(), w.view(), y.view()), {"Linear", "x is empty"});
 }
 
-TEST(LinearTest, HasNoDeviceKernel) {
-  Tensor<float> x({2, 3}), w({5, 3}), y({2, 5});
-  const absl::Status status = Linear(DeviceStream(), x.view(), w.view(), y.view());
-  EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented);
-  EXPECT_THAT(std::string(status.message()), testing::HasSubstr("Linear has no device kernel in this build"));
-}
-
 TEST(GemmShapeTest, RefusesShapesThatDoNotFit) {
   Tensor<float> a({2, 3}), b({4, 5}), c({2, 5});
   ExpectInvalid((Gemm<float, float>(HostStream(), a.view(), Transpose::kNo, b.view(), Transpose::kNo,

@@ -22,10 +22,6 @@ inline Stream HostStream() {
   static ImmediateHostQueue queue;
   return Stream(&queue);
 }
-inline Stream DeviceStream() {
-  static int device_stream;
-  return Stream(static_cast<void*>(&device_stream));
-}
 
 template <class T>
 struct Tensor {

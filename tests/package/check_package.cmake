@@ -1,7 +1,7 @@
-# Builds and runs the consumer against this project, found in one of two ways; or only configures it. find_package: installed into a prefix of
-# its own, where a request for the missing component cuda must be refused by name. add_subdirectory: as a part of the
-# consumer, unoptimised and only what its executable needs, to be quick. install_preset: the preset must need neither
-# GoogleTest nor Google Benchmark.
+# Builds and runs the consumer against this project, found in one of two ways; or only configures this project.
+# find_package: installed into a prefix of its own; built without CUDA, it must refuse the component cuda by name.
+# add_subdirectory: as a part of the consumer, unoptimised and only what its executable needs, to be quick.
+# install_preset: the preset must need neither GoogleTest nor Google Benchmark.
 function(run)
   execute_process(COMMAND ${ARGN} COMMAND_ECHO STDOUT COMMAND_ERROR_IS_FATAL ANY)
 endfunction()
@@ -24,13 +24,18 @@ if(WAY STREQUAL "find_package")
     run(${WORK_DIR}/prefix/bin/reprise_plan --stack=2 --param_shape=64x64)
   endif()
 
-  execute_process(COMMAND ${configure} -DCONSUMER_COMPONENTS=cuda RESULT_VARIABLE result ERROR_VARIABLE errors)
-  string(REGEX REPLACE "[ \n]+" " " errors "${errors}")
-  if(result EQUAL 0 OR NOT errors MATCHES "Component cuda is missing: reprise was built without CUDA\\.")
-    message(FATAL_ERROR "Asking for the component cuda must fail with a sentence; it gave ${result}: ${errors}")
+  set(components core kernels graph)
+  if(HAS_CUDA)
+    list(APPEND components cuda)
+  else()
+    execute_process(COMMAND ${configure} -DCONSUMER_COMPONENTS=cuda RESULT_VARIABLE result ERROR_VARIABLE errors)
+    string(REGEX REPLACE "[ \n]+" " " errors "${errors}")
+    if(result EQUAL 0 OR NOT errors MATCHES "Component cuda is missing: reprise was built without CUDA\\.")
+      message(FATAL_ERROR "Asking for the component cuda must fail with a sentence; it gave ${result}: ${errors}")
+    endif()
+    file(REMOVE_RECURSE ${build})
   endif()
-  file(REMOVE_RECURSE ${build})
-  list(APPEND configure "-DCONSUMER_COMPONENTS=core;kernels;graph")
+  list(APPEND configure "-DCONSUMER_COMPONENTS=${components}")
 else()
   list(APPEND configure -DCONSUMER_SUBDIRECTORY=${SOURCE_DIR})
 endif()

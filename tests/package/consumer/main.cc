@@ -14,6 +14,9 @@
 #include "reprise/graph/host_world.h"
 #include "reprise/graph/train_session.h"
 #endif
+#ifdef CONSUMER_HAS_CUDA
+#include "reprise/graph/cuda_world.h"
+#endif
 
 namespace {
 
@@ -90,9 +93,21 @@ absl::Status Train(const Dot& dot) {
 absl::Status Train(const Dot&) { return absl::OkStatus(); }
 #endif
 
+#ifdef CONSUMER_HAS_CUDA
+// A world of devices exists where there is a device, and is refused by name elsewhere.
+absl::Status OpenDevice() {
+  const absl::Status status = reprise::CreateCudaWorld({}).status();
+  if (reprise::NumCudaDevices() > 0 ? status.ok() : absl::IsUnavailable(status)) return absl::OkStatus();
+  return absl::InternalError("unexpected status of a world of devices: " + status.ToString());
+}
+#else
+absl::Status OpenDevice() { return absl::OkStatus(); }
+#endif
+
 absl::Status Run() {
   REPRISE_ASSIGN_OR_RETURN(const Dot dot, BuildDot());
   REPRISE_RETURN_IF_ERROR(Plan(dot));
+  REPRISE_RETURN_IF_ERROR(OpenDevice());
   return Train(dot);
 }
 

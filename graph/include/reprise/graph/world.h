@@ -66,6 +66,9 @@ class World {
   // (c) Every local rank gives some bytes; every rank gets those of all ranks, by rank. Over the host, not the device.
   virtual absl::StatusOr<std::vector<std::string>> ExchangeBytes(absl::Span<const std::string> one_per_local_rank) = 0;
 
+  // Called by Agree before a vote that is an error: ranks whose devices wait for this one in vain may be told at once.
+  virtual void TellFailure(const absl::Status&) {}
+
   // Recorder for schedules of `bindings->plan`. Unavailable if the world has no such execution.
   virtual absl::StatusOr<std::unique_ptr<Recorder>> NewRecorder(Execution execution,
                                                                 std::shared_ptr<const Bindings> bindings) = 0;

@@ -1,0 +1,35 @@
+// The kernels on a CUDA stream.
+#ifndef REPRISE_KERNELS_CUDA_CUDA_KERNELS_H_
+#define REPRISE_KERNELS_CUDA_CUDA_KERNELS_H_
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "kernels/device_kernels.h"
+
+namespace reprise::kernels {
+
+// What NVIDIA recommends for matrix products on Hopper, and more than the other kernels need: column sums, losses and
+// norms take 4 MiB whatever their shape; RmsNormBackward 4 MiB and 4 bytes a row; EmbeddingBackward 8 bytes an id;
+// CausalAttentionBackward 4 bytes a row of one head, and works on as many heads at a time as fit.
+inline constexpr int64_t kCudaWorkspaceBytes = int64_t{32} << 20;
+inline constexpr int64_t kMinCudaWorkspaceBytes = int64_t{8} << 20;
+
+struct CudaKernelsOptions {
+  cudaStream_t stream = nullptr;
+  // Device memory of the caller's, 256-byte aligned. The kernels of this stream use it in turn; so nothing else may
+  // while any of them, or a graph that captured one, can run.
+  void* workspace = nullptr;
+  int64_t workspace_bytes = kCudaWorkspaceBytes;
+};
+
+// Kernels for the current device, which must stay current while they are used. A kernel that needs more workspace than
+// there is returns ResourceExhausted with both numbers. Unavailable without a device.
+absl::StatusOr<std::unique_ptr<DeviceKernels>> NewCudaKernels(const CudaKernelsOptions& options);
+
+}  // namespace reprise::kernels
+
+#endif  // REPRISE_KERNELS_CUDA_CUDA_KERNELS_H_

@@ -1,0 +1,35 @@
+// GELU in its tanh form, as x s(x) with s(x) = (1 + tanh u) / 2 = 1 / (1 + exp(-2u)), u = kScale (x + kCubic x^3).
+#include "kernels/cuda/map.cuh"
+
+namespace reprise::kernels {
+namespace {
+
+constexpr float kScale = 0.797884561f;  // sqrt(2 / pi)
+constexpr float kCubic = 0.044715f;
+
+// Beyond 16, s is 0 or 1 to all digits; the bound keeps x^3 finite. Compared so that a NaN is kept.
+__device__ float Bounded(float x) { return x > 16.0f ? 16.0f : x < -16.0f ? -16.0f : x; }
+__device__ float Sigmoid(float x) { return 1.0f / (1.0f + expf(-2.0f * kScale * x * (1.0f + kCubic * x * x))); }
+
+struct Gelu {
+  __device__ float operator()(float x) const { return x * Sigmoid(Bounded(x)); }
+};
+struct GeluGradient {
+  __device__ float operator()(float dy, float x) const {
+    const float b = Bounded(x);
+    const float s = Sigmoid(b);
+    return dy * (s + 2.0f * kScale * b * s * (1.0f - s) * (1.0f + 3.0f * kCubic * b * b));
+  }
+};
+
+}  // namespace
+
+cudaError_t LaunchGelu(cudaStream_t stream, int64_t count, Source x, Target y) {
+  return MapOne(stream, count, x, y, Gelu());
+}
+
+cudaError_t LaunchGeluBackward(cudaStream_t stream, int64_t count, Source dy, Source x, Target dx) {
+  return MapTwo(stream, count, dy, x, dx, GeluGradient());
+}
+
+}  // namespace reprise::kernels

@@ -1,0 +1,55 @@
+#include "reprise/kernels/attention.h"
+
+#include "absl/strings/str_cat.h"
+#include "tests/kernels/cuda/twin.h"
+
+namespace reprise::kernels {
+namespace {
+
+struct Dimensions {
+  int64_t batch, time, width, heads;
+};
+
+template <class T>
+class CudaAttentionTest : public GpuTest {};
+using ActivationDtypes = testing::Types<float, BFloat16>;
+TYPED_TEST_SUITE(CudaAttentionTest, ActivationDtypes);
+
+TYPED_TEST(CudaAttentionTest, ForwardAndGradient) {
+  using T = TypeParam;
+  for (const Dimensions& d :
+       {Dimensions{1, 1, 1, 1}, Dimensions{0, 5, 4, 2}, Dimensions{2, 7, 6, 3}, Dimensions{1, 63, 16, 1},
+        Dimensions{2, 64, 64, 2}, Dimensions{2, 65, 130, 2}, Dimensions{1, 131, 14, 2}, Dimensions{2, 200, 192, 3},
+        Dimensions{1, 257, 256, 2}, Dimensions{1, 130, 200, 1}, Dimensions{1, 129, 300, 1}}) {
+    const int heads = static_cast<int>(d.heads);
+    const std::string extents = absl::StrCat(d.batch, " x ", d.time, " x ", d.width, ", ", d.heads, " heads");
+    const Tensor<T> qkv_values = Random<T>({d.batch, d.time, 3 * d.width}, 1, 2);
+    Tensor<T> y_values({d.batch, d.time, d.width});
+    Tensor<float> log_sum_exps({d.batch, d.heads, d.time});
+    ASSERT_EQ(CausalAttention(HostStream(), qkv_values.input(), heads, y_values.view(), log_sum_exps.view()),
+              absl::OkStatus());
+    // A probability's relative error is that of its score, a sum of head_width products up to 4; values are up to 2.
+    const double relative = SumError(d.width / d.heads, 4) + SumError(d.time) / d.time + 0x1p-22;
+    Twin forward("CausalAttention of " + extents);
+    const Operand qkv = forward.Input(qkv_values);
+    const Operand y = forward.Output<T>(y_values.shape, WriteMode::kAssign, 2 * 2 * relative);
+    const Operand log_sum_exp = forward.Output<float>(log_sum_exps.shape, WriteMode::kAssign, 2 * relative);
+    forward.Run([&](Stream s, const Memory& m) {
+      return CausalAttention(s, m.view<T>(qkv), heads, m.view<T>(y), m.view<float>(log_sum_exp));
+    });
+    ForEachMode([&](WriteMode mode) {
+      Twin twin("CausalAttentionBackward of " + extents + ", " + NameOf(mode));
+      const Operand dy = twin.Input(Random<T>(y_values.shape, 2)), qkv = twin.Input(qkv_values);
+      const Operand log_sum_exp = twin.Input(log_sum_exps);
+      // Sums over up to `time` queries of probability times a difference of up to 4 head_width, times a factor up to 2.
+      const Operand dqkv = twin.Output<T>(qkv_values.shape, mode, d.time * 8 * (d.width / d.heads) * relative);
+      twin.Run([&](Stream s, const Memory& m) {
+        return CausalAttentionBackward(s, m.view<T>(dy), m.view<T>(qkv), heads, m.view<const float>(log_sum_exp),
+                                       m.gradient<T>(dqkv, mode));
+      });
+    });
+  }
+}
+
+}  // namespace
+}  // namespace reprise::kernels

@@ -1,0 +1,201 @@
+// Copy, Add, GeluTanh, Relu and what is made of them: Cast, AddBackward, AddBias, AddPositions.
+#include <cmath>
+#include <limits>
+
+#include "absl/strings/str_cat.h"
+#include "reprise/kernels/activations.h"
+#include "reprise/kernels/bias.h"
+#include "reprise/kernels/cast.h"
+#include "reprise/kernels/embedding.h"
+#include "reprise/kernels/residual.h"
+#include "tests/kernels/cuda/twin.h"
+
+namespace reprise::kernels {
+namespace {
+
+template <class D>
+class CudaElementwiseTest : public GpuTest {};
+TYPED_TEST_SUITE(CudaElementwiseTest, AllDtypes);
+
+std::vector<int64_t> Counts() {
+  std::vector<int64_t> counts(std::begin(kCounts), std::end(kCounts));
+  counts.push_back(kLargeCount);
+  return counts;
+}
+
+template <class T>
+std::string Label(const char* kernel, int64_t count, WriteMode mode) {
+  return absl::StrCat(kernel, " of ", count, " ", std::string(Name(DTypeOf<T>::value)), ", ", NameOf(mode));
+}
+
+// Values on which rounding is decided: ties, their neighbours, the largest and smallest, infinity, NaN of many kinds.
+Tensor<float> EdgesOfRounding() {
+  Tensor<float> values({0});
+  values.data.clear();
+  for (const uint32_t high :
+       {0x0000u, 0x0001u, 0x007fu, 0x0080u, 0x3f80u, 0x3f81u, 0x7f7fu, 0x7f80u, 0x7f81u, 0x7fc0u, 0x7fffu}) {
+    for (const uint32_t low : {0x0000u, 0x0001u, 0x7fffu, 0x8000u, 0x8001u, 0xffffu}) {
+      for (const uint32_t sign : {0u, 0x80000000u})
+        values.data.push_back(std::bit_cast<float>(sign | high << 16 | low));
+    }
+  }
+  values.shape = {static_cast<int64_t>(values.data.size())};
+  return values;
+}
+
+class CudaCastTest : public GpuTest {};
+
+template <class From, class To>
+void ExpectCastEqual(const Tensor<From>& values) {
+  const int64_t count = values.size();
+  Twin twin(absl::StrCat("Cast of ", count));
+  const Operand from = twin.Input(values), to = twin.ExactOutput<To>({count}, WriteMode::kAssign);
+  twin.Run([&](Stream stream, const Memory& m) {
+    return Cast(stream, DTypeOf<From>::value, m.data<From>(from), DTypeOf<To>::value, m.data<To>(to), count);
+  });
+}
+
+TEST_F(CudaCastTest, EqualsTheHostBitForBit) {
+  for (const int64_t count : Counts()) {
+    ExpectCastEqual<float, float>(Random<float>({count}, 1));
+    ExpectCastEqual<float, BFloat16>(Random<float>({count}, 2));
+    ExpectCastEqual<BFloat16, float>(Random<BFloat16>({count}, 3));
+    ExpectCastEqual<BFloat16, BFloat16>(Random<BFloat16>({count}, 4));
+  }
+  ExpectCastEqual<float, BFloat16>(EdgesOfRounding());
+}
+
+TYPED_TEST(CudaElementwiseTest, AddAndItsBackwardEqualTheHostBitForBit) {
+  using T = typename TypeParam::Activation;
+  if (!std::is_same_v<typename TypeParam::ParameterGradient, T>) GTEST_SKIP() << "no parameter gradient";
+  for (const int64_t count : Counts()) {
+    Twin add(absl::StrCat("Add of ", count));
+    const Operand a = add.Input(Random<T>({count}, 1)), b = add.Input(Random<T>({count}, 2));
+    const Operand y = add.ExactOutput<T>({count}, WriteMode::kAssign);
+    add.Run([&](Stream s, const Memory& m) { return Add(s, m.view<T>(a), m.view<T>(b), m.view<T>(y)); });
+    ForEachMode([&](WriteMode mode) {
+      Twin backward(Label<T>("AddBackward", count, mode));
+      const Operand dy = backward.Input(Random<T>({count}, 3));
+      const Operand da = backward.ExactOutput<T>({count}, mode), db = backward.ExactOutput<T>({count}, mode);
+      backward.Run([&](Stream s, const Memory& m) {
+        return AddBackward(s, m.view<T>(dy), m.gradient<T>(da, mode), m.gradient<T>(db, mode));
+      });
+    });
+  }
+}
+
+// Relative error of the exponential and the few operations around it, on values up to 8.
+constexpr double kGeluError = 8 * 8 * 0x1p-23;
+
+TYPED_TEST(CudaElementwiseTest, GeluTanh) {
+  using T = typename TypeParam::Activation;
+  if (!std::is_same_v<typename TypeParam::ParameterGradient, T>) GTEST_SKIP() << "no parameter gradient";
+  for (const int64_t count : Counts()) {
+    const Tensor<T> values = Random<T>({count}, 1, 8);
+    Twin forward(absl::StrCat("GeluTanh of ", count));
+    const Operand x = forward.Input(values), y = forward.Output<T>({count}, WriteMode::kAssign, kGeluError);
+    forward.Run([&](Stream s, const Memory& m) { return GeluTanh(s, m.view<T>(x), m.view<T>(y)); });
+    ForEachMode([&](WriteMode mode) {
+      Twin backward(Label<T>("GeluTanhBackward", count, mode));
+      const Operand dy = backward.Input(Random<T>({count}, 2)), x = backward.Input(values);
+      const Operand dx = backward.Output<T>({count}, mode, kGeluError);
+      backward.Run([&](Stream s, const Memory& m) {
+        return GeluTanhBackward(s, m.view<T>(dy), m.view<T>(x), m.gradient<T>(dx, mode));
+      });
+    });
+  }
+}
+
+TYPED_TEST(CudaElementwiseTest, ReluEqualsTheHostBitForBit) {
+  using T = typename TypeParam::Activation;
+  if (!std::is_same_v<typename TypeParam::ParameterGradient, T>) GTEST_SKIP() << "no parameter gradient";
+  for (const int64_t count : Counts()) {
+    Tensor<T> values = Random<T>({count}, 1);
+    if (count > 2) values.data[1] = static_cast<T>(0.0f);
+    Twin forward(absl::StrCat("Relu of ", count));
+    const Operand x = forward.Input(values), y = forward.ExactOutput<T>({count}, WriteMode::kAssign);
+    forward.Run([&](Stream s, const Memory& m) { return Relu(s, m.view<T>(x), m.view<T>(y)); });
+    ForEachMode([&](WriteMode mode) {
+      Twin backward(Label<T>("ReluBackward", count, mode));
+      const Operand dy = backward.Input(Random<T>({count}, 2)), x = backward.Input(values);
+      const Operand dx = backward.ExactOutput<T>({count}, mode);
+      backward.Run([&](Stream s, const Memory& m) {
+        return ReluBackward(s, m.view<T>(dy), m.view<T>(x), m.gradient<T>(dx, mode));
+      });
+    });
+  }
+}
+
+// NaN stays, and so do the ends of the range.
+TYPED_TEST(CudaElementwiseTest, ActivationsOfSpecialValues) {
+  using T = typename TypeParam::Activation;
+  const float infinity = std::numeric_limits<float>::infinity();
+  Tensor<T> values({8});
+  const float special[] = {0.0f, -0.0f, infinity, -infinity, infinity - infinity, 1e30f, -1e30f, 30.0f};
+  std::transform(std::begin(special), std::end(special), values.data.begin(),
+                 [](float v) { return static_cast<T>(v); });
+  Twin twin("activations of special values");
+  const Operand x = twin.Input(values), dy = twin.Input(Random<T>({8}, 1));
+  const Operand relu = twin.Output<T>({8}, WriteMode::kAssign, 0), gelu = twin.Output<T>({8}, WriteMode::kAssign, 1e-5);
+  const Operand drelu = twin.Output<T>({8}, WriteMode::kAssign, 0),
+                dgelu = twin.Output<T>({8}, WriteMode::kAssign, 1e-5);
+  twin.Run([&](Stream s, const Memory& m) {
+    absl::Status status = Relu(s, m.view<T>(x), m.view<T>(relu));
+    status.Update(GeluTanh(s, m.view<T>(x), m.view<T>(gelu)));
+    status.Update(ReluBackward(s, m.view<T>(dy), m.view<T>(x), m.gradient<T>(drelu, WriteMode::kAssign)));
+    status.Update(GeluTanhBackward(s, m.view<T>(dy), m.view<T>(x), m.gradient<T>(dgelu, WriteMode::kAssign)));
+    return status;
+  });
+}
+
+struct Extents {
+  int64_t rows, columns;
+};
+
+TYPED_TEST(CudaElementwiseTest, AddBias) {
+  using T = typename TypeParam::Activation;
+  using G = typename TypeParam::ParameterGradient;
+  for (const auto& [rows, columns] :
+       {Extents{0, 5}, Extents{1, 1}, Extents{5, 0}, Extents{31, 7}, Extents{33, 8}, Extents{64, 768},
+        Extents{1000, 257}, Extents{4100, 264}, Extents{70001, 3}, Extents{513, 2048}}) {
+    Twin forward(absl::StrCat("AddBias of ", rows, " x ", columns));
+    const Operand x = forward.Input(Random<T>({rows, columns}, 1)), bias = forward.Input(Random<T>({columns}, 2));
+    const Operand y = forward.ExactOutput<T>({rows, columns}, WriteMode::kAssign);
+    forward.Run([&](Stream s, const Memory& m) { return AddBias(s, m.view<T>(x), m.view<T>(bias), m.view<T>(y)); });
+    ForEachMode([&, rows = rows, columns = columns](WriteMode mode) {
+      Twin backward(absl::StrCat("AddBiasBackward of ", rows, " x ", columns, ", ", NameOf(mode)));
+      const Operand dy = backward.Input(Random<T>({rows, columns}, 3));
+      const Operand dx = backward.ExactOutput<T>({rows, columns}, mode);
+      const Operand dbias = backward.Output<G>({columns}, mode, SumError(rows));
+      backward.Run([&](Stream s, const Memory& m) {
+        return AddBiasBackward(s, m.view<const T>(dy), m.gradient<T>(dx, mode), m.gradient<G>(dbias, mode));
+      });
+    });
+  }
+}
+
+TYPED_TEST(CudaElementwiseTest, AddPositions) {
+  using T = typename TypeParam::Activation;
+  using G = typename TypeParam::ParameterGradient;
+  for (const Shape& shape : {Shape{1, 1, 1}, Shape{3, 5, 7}, Shape{5, 8}, Shape{0, 5, 7}, Shape{3, 64, 33},
+                             Shape{2, 128, 768}, Shape{2, 1024, 1040}, Shape{70, 2, 3}}) {
+    const int64_t time = shape[shape.size() - 2], width = shape.back(), context = time + 3;
+    Twin forward(absl::StrCat("AddPositions of ", NumElements(shape), " in rows of ", width));
+    const Operand x = forward.Input(Random<T>(shape, 1)), table = forward.Input(Random<T>({context, width}, 2));
+    const Operand y = forward.ExactOutput<T>(shape, WriteMode::kAssign);
+    forward.Run(
+        [&](Stream s, const Memory& m) { return AddPositions(s, m.view<T>(x), m.view<T>(table), m.view<T>(y)); });
+    ForEachMode([&](WriteMode mode) {
+      Twin backward(
+          absl::StrCat("AddPositionsBackward of ", NumElements(shape), " in rows of ", width, ", ", NameOf(mode)));
+      const Operand dy = backward.Input(Random<T>(shape, 3)), dx = backward.ExactOutput<T>(shape, mode);
+      const Operand dtable = backward.Output<G>({context, width}, mode, SumError(NumElements(shape) / (time * width)));
+      backward.Run([&](Stream s, const Memory& m) {
+        return AddPositionsBackward(s, m.view<const T>(dy), m.gradient<T>(dx, mode), m.gradient<G>(dtable, mode));
+      });
+    });
+  }
+}
+
+}  // namespace
+}  // namespace reprise::kernels
