@@ -1,9 +1,13 @@
 #include "reprise/core/compute.h"
 
 #include <algorithm>
+#include <cstddef>
+#include <mutex>
+#include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "core/quoted.h"
 
 namespace reprise {
@@ -14,6 +18,15 @@ using internal::Quoted;
 template <class T>
 bool Contains(const std::vector<T>& list, const T& value) {
   return std::find(list.begin(), list.end(), value) != list.end();
+}
+
+// A copy that lives as long as the process, one for all equal shapes: views are used by replays, long after the
+// function that asked for them. Fixed-shape training knows few shapes.
+absl::Span<const int64_t> Keep(absl::Span<const int64_t> shape) {
+  static std::mutex mutex;
+  static std::set<Shape>& shapes = *new std::set<Shape>();
+  const std::lock_guard<std::mutex> lock(mutex);
+  return *shapes.emplace(shape.begin(), shape.end()).first;
 }
 
 bool InRange(int32_t id, size_t size) { return id >= 0 && static_cast<size_t>(id) < size; }
@@ -134,6 +147,44 @@ DType ComputeContext::parameter_gradient_dtype(ParameterId id) const {
   return DType::kFloat32;
 }
 
+void* ComputeContext::scratch() {
+  if (model_.call(call_).scratch_bytes == 0) {
+    RefuseScratch("asked for scratch, but the call declares scratch_bytes 0; set CallSpec::scratch_bytes");
+    return nullptr;
+  }
+  if (scratch_ == nullptr) RefuseScratch("asked for scratch, but no memory is bound to it");
+  return scratch_;
+}
+
+ComputeContext::Taken ComputeContext::TakeScratch(absl::Span<const int64_t> shape, DType dtype) {
+  const int64_t declared = model_.call(call_).scratch_bytes;
+  const std::string what = absl::StrCat("asked for scratch of ", Name(dtype), " [", absl::StrJoin(shape, ", "), "]");
+  if (std::any_of(shape.begin(), shape.end(), [](int64_t extent) { return extent < 0; })) {
+    RefuseScratch(absl::StrCat(what, ", which has a negative extent"));
+    return {};
+  }
+  const bool is_empty = std::find(shape.begin(), shape.end(), 0) != shape.end();
+  if (is_empty) return {scratch_, Keep(shape)};
+  if (scratch() == nullptr) return {};
+  const int64_t size = SizeOf(dtype);
+  const int64_t room = (declared - taken_scratch_) / size;  // elements
+  int64_t elements = 1;
+  bool fits = room > 0;
+  for (const int64_t extent : shape) {
+    fits = fits && elements <= room / extent;
+    if (fits) elements *= extent;
+  }
+  if (!fits) {
+    RefuseScratch(absl::StrCat(what, ", but the call declares scratch_bytes ", declared, ", of which ", taken_scratch_,
+                               " are taken; raise CallSpec::scratch_bytes"));
+    return {};
+  }
+  void* const data = static_cast<std::byte*>(scratch_) + taken_scratch_;
+  const int64_t end = taken_scratch_ + elements * size;
+  taken_scratch_ = std::min(declared, (end + kScratchAlignment - 1) / kScratchAlignment * kScratchAlignment);
+  return {data, Keep(shape)};
+}
+
 const ComputeContext::Operand* ComputeContext::FindOperand(Role role, int32_t id, DType dtype, bool read_only,
                                                            bool optional) {
   const bool parameter = IsParameterRole(role);
@@ -183,6 +234,12 @@ void ComputeContext::Refuse(const std::string& what) {
   if (!status_.ok()) return;
   status_ = absl::InvalidArgumentError(absl::StrCat(Name(phase_), " of call ", Quoted(model_.call(call_).name),
                                                     " asked for what it may not touch: ", what));
+}
+
+void ComputeContext::RefuseScratch(const std::string& what) {
+  if (!status_.ok()) return;
+  status_ =
+      absl::InvalidArgumentError(absl::StrCat(Name(phase_), " of call ", Quoted(model_.call(call_).name), " ", what));
 }
 
 }  // namespace reprise

@@ -146,13 +146,13 @@ class GraphPlanner {
   }
 
   // What forward and backward share: state, scratch and the control block.
-  void AddCommonUses(const CallSpec& spec, std::vector<BufferUse>& uses) {
+  void AddCommonUses(const CallSpec& spec, const char* phase, std::vector<BufferUse>& uses) {
     for (TensorId t : spec.state) {
       uses.push_back(TensorUse(t, plan_.tensor_buffers[t.value()].value, Access::kUpdate, Role::kState));
     }
     if (spec.scratch_bytes > 0) {
-      const BufferId scratch =
-          AddBuffer(plan_, absl::StrCat("scratch.", spec.name, ".m", position_), Storage::kLocal, spec.scratch_bytes);
+      const BufferId scratch = AddBuffer(plan_, absl::StrCat("scratch.", spec.name, ".", phase, ".m", position_),
+                                         Storage::kLocal, spec.scratch_bytes);
       uses.push_back(WholeUse(plan_, scratch, Access::kAssign, Role::kScratch));
     }
     uses.push_back(WholeUse(plan_, plan_.control, Access::kRead, Role::kControl));
@@ -175,7 +175,7 @@ class GraphPlanner {
       made[t.value()] = NewTensor(t, recompute ? "recomputed." : "");
       uses.push_back(TensorUse(t, made[t.value()], Access::kAssign, Role::kSaved));
     }
-    AddCommonUses(spec, uses);
+    AddCommonUses(spec, recompute ? "recomputed" : "forward", uses);
     return builder_.Add(Forward{call, position_, recompute}, Lane::kCompute, std::move(uses));
   }
 
@@ -212,7 +212,7 @@ class GraphPlanner {
       uses.push_back(TensorUse(t, gradient, first ? Access::kAssign : Access::kUpdate, Role::kInputGradient));
     }
     REPRISE_RETURN_IF_ERROR(gradients_.AddWriteUses(call, call_uses.parameter_gradients, uses, after));
-    AddCommonUses(spec, uses);
+    AddCommonUses(spec, "backward", uses);
     EndAccess(builder_.Add(Backward{call, position_}, Lane::kCompute, std::move(uses), after));
     return absl::OkStatus();
   }

@@ -121,6 +121,11 @@ void AddCarried(Plan& plan, const internal::GradientPlan& gradients, internal::B
   }
 }
 
+// Tells buffers of several graphs apart: those from index `from` on.
+void AppendToNames(Plan& plan, size_t from, absl::string_view graph) {
+  for (size_t b = from; b < plan.buffers.size(); ++b) absl::StrAppend(&plan.buffers[b].name, graph);
+}
+
 absl::StatusOr<Plan> MakePlan(const Model& model, int world_size, PlanOptions options, const ModelUses& uses,
                               bool training) {
   Plan plan;
@@ -164,13 +169,19 @@ absl::StatusOr<Plan> MakePlan(const Model& model, int world_size, PlanOptions op
     return internal::PlanGraph(plan, name, {uses, gradients, gathers, boundary, training, start});
   };
   const bool same = steady.empty() && boundary.outstanding.empty() && options.reduce == Reduce::kEveryMicrobatch;
+  size_t named = plan.buffers.size();
   REPRISE_RETURN_IF_ERROR(add_graph(same ? "body" : "first", internal::GraphStart::kEmpty, {}));
   if (!same) {
+    AppendToNames(plan, named, ".first");
+    named = plan.buffers.size();
     plan.body = 1;
     REPRISE_RETURN_IF_ERROR(add_graph("body", internal::GraphStart::kSteady, steady));
+    AppendToNames(plan, named, ".body");
   }
   if (training) {
+    named = plan.buffers.size();
     REPRISE_RETURN_IF_ERROR(internal::PlanFinish(plan, gradients, boundary));
+    AppendToNames(plan, named, ".finish");
     internal::PlanStep(plan);
   }
   REPRISE_RETURN_IF_ERROR(internal::PlaceBuffers(plan));

@@ -16,6 +16,12 @@ bool IsWritten(const BufferUse& use) {
   return use.access == Access::kAssign && IsOperand(use.role) && use.num_bytes > 0;
 }
 
+// Scratch memory followed by bytes of nobody's.
+bool IsGuarded(const Bindings& bindings, const BufferUse& use) {
+  return use.role == Role::kScratch && bindings.scratch_guard > 0;
+}
+constexpr uint8_t kGuard = 0xa5;
+
 uint8_t Pattern(DType dtype) { return IsFloatingPoint(dtype) ? 0xff : 0xa5; }
 
 int64_t CountLeft(const std::byte* data, int64_t num_bytes, DType dtype) {
@@ -55,6 +61,10 @@ absl::Status CheckWrites(const Bindings& bindings, int local, const ScheduledCom
     if (!IsWritten(use)) continue;
     REPRISE_RETURN_IF_ERROR(probe.fill(bindings.address(local, use), Pattern(ComputeDType(plan, use)), use.num_bytes));
   }
+  for (const BufferUse& use : command.uses) {
+    if (!IsGuarded(bindings, use)) continue;
+    REPRISE_RETURN_IF_ERROR(probe.fill(bindings.address(local, use) + use.num_bytes, kGuard, bindings.scratch_guard));
+  }
   REPRISE_RETURN_IF_ERROR(launch());
   for (const BufferUse& use : command.uses) {
     if (!IsWritten(use)) continue;
@@ -66,6 +76,17 @@ absl::Status CheckWrites(const Bindings& bindings, int local, const ScheduledCom
     return absl::FailedPreconditionError(absl::StrCat(title, " on rank ", bindings.ranks[local], " left ", left, " of ",
                                                       use.num_bytes / SizeOf(dtype), " elements of ", WhatOf(plan, use),
                                                       " unwritten; write every element of what the call declares"));
+  }
+  for (const BufferUse& use : command.uses) {
+    if (!IsGuarded(bindings, use)) continue;
+    std::vector<std::byte> bytes(static_cast<size_t>(bindings.scratch_guard));
+    REPRISE_RETURN_IF_ERROR(
+        probe.read(bytes.data(), bindings.address(local, use) + use.num_bytes, bindings.scratch_guard));
+    const auto written = std::find_if(bytes.begin(), bytes.end(), [](std::byte b) { return b != std::byte{kGuard}; });
+    if (written == bytes.end()) continue;
+    return absl::FailedPreconditionError(absl::StrCat(
+        title, " on rank ", bindings.ranks[local], " wrote byte ", use.num_bytes + (written - bytes.begin()),
+        " of scratch, but the call declares scratch_bytes ", use.num_bytes, "; raise CallSpec::scratch_bytes"));
   }
   return absl::OkStatus();
 }

@@ -20,6 +20,7 @@ struct WriteProbe {
 // Runs `launch`, which executes the command on local rank `local`. For Forward and Backward, what they assign is filled
 // with a pattern before; FailedPrecondition, with call, phase, name and count, if elements still hold it. Floats are
 // filled with NaN; integers with an unlikely number, and bytes, which have none, count only if all of a tensor is left.
+// FailedPrecondition, too, if Bindings::scratch_guard bytes after the scratch memory do not keep the pattern put there.
 absl::Status CheckWrites(const Bindings& bindings, int local, const ScheduledCommand& command, const WriteProbe& probe,
                          absl::FunctionRef<absl::Status()> launch);
 

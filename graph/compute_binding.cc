@@ -26,6 +26,8 @@ absl::StatusOr<const ComputeFunction*> FindFunction(const Bindings& bindings, co
                                                  "; set compute[CallId(", run.call.value(), ")].", Name(run.phase)));
 }
 
+static_assert(kBufferAlignment % kScratchAlignment == 0);
+
 ComputeContext MakeContext(const Bindings& bindings, int local, const ScheduledCommand& command, const ComputeRun& run,
                            Stream stream) {
   const Plan& plan = *bindings.plan;

@@ -35,6 +35,9 @@ struct ForwardSession::State {
   // The variant, for a call that `what` names; refused after a failure.
   absl::StatusOr<Variant*> Find(absl::string_view what, int variant) {
     REPRISE_RETURN_IF_ERROR(status());
+    return At(what, variant);
+  }
+  absl::StatusOr<Variant*> At(absl::string_view what, int variant) {
     if (variant >= 0 && variant < static_cast<int>(variants.size())) return &variants[variant];
     return absl::InvalidArgumentError(
         absl::StrCat(what, ": no variant ", variant, "; the session has ", variants.size(), ", counted from 0"));
@@ -175,7 +178,9 @@ absl::Status ForwardSession::Replay(int variant) {
                                                       ": the training session whose arena is shared is in step ", step,
                                                       "; call EndStep or DiscardGradients first"));
   }
-  REPRISE_RETURN_IF_ERROR(core.CheckInputs(absl::StrCat("Replay of variant ", Quoted(v->name))));
+  const std::string what = absl::StrCat("Replay of variant ", Quoted(v->name));
+  REPRISE_RETURN_IF_ERROR(core.parameters().CheckSet(what));
+  REPRISE_RETURN_IF_ERROR(core.CheckInputs(what));
   core.NextInputs();
   const int64_t version = core.parameters().version();
   const bool keeps_residents = core.LaunchedLast() && v->version == version;
@@ -214,6 +219,9 @@ absl::Status ForwardSession::Synchronize() {
   return core.Keep(core.world().Synchronize());
 }
 
-const Plan& ForwardSession::plan(int variant) const { return state_->variants[variant].core->plan(); }
+absl::StatusOr<const Plan*> ForwardSession::plan(int variant) const {
+  REPRISE_ASSIGN_OR_RETURN(const State::Variant* const v, state_->At("plan", variant));
+  return &v->core->plan();
+}
 
 }  // namespace reprise

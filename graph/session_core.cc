@@ -15,6 +15,8 @@
 namespace reprise::internal {
 namespace {
 
+constexpr int64_t kScratchGuard = 4096;  // bytes
+
 void Add(Hasher& hasher, float value) { hasher.Add(uint64_t{std::bit_cast<uint32_t>(value)}); }
 
 Fingerprint FingerprintOf(const CoreInputs& inputs) {
@@ -158,10 +160,35 @@ absl::StatusOr<std::unique_ptr<Executable>> SessionCore::RecordOne(int schedule,
   return RecordSchedule(plan(), plan().schedules[schedule], *validating);
 }
 
+absl::Status SessionCore::CheckWritesOf(Bindings& bindings) {
+  bindings.check_writes = true;
+  int64_t num_bytes = 0;
+  std::vector<BufferId> buffers;
+  for (const Schedule& schedule : plan().schedules) {
+    for (const ScheduledCommand& command : schedule.commands) {
+      for (const BufferUse& use : command.uses) {
+        if (use.role != Role::kScratch) continue;
+        buffers.push_back(use.buffer);
+        num_bytes = std::max(num_bytes, use.num_bytes);
+      }
+    }
+  }
+  if (buffers.empty()) return absl::OkStatus();
+  // In the arena other values lie behind scratch. Compute commands, which alone use it, run one by one.
+  bindings.scratch_guard = kScratchGuard;
+  REPRISE_ASSIGN_OR_RETURN(const std::shared_ptr<MemoryBlock> block,
+                           world().Allocate(MemoryKind::kLocal, num_bytes + kScratchGuard));
+  bindings.memory.push_back(block);
+  for (int local = 0; local < num_local(); ++local) {
+    for (const BufferId buffer : buffers) bindings.addresses[local][buffer.value()] = block->address(local);
+  }
+  return absl::OkStatus();
+}
+
 absl::Status SessionCore::WarmUp() {
   REPRISE_ASSIGN_OR_RETURN(const std::vector<std::string> saved, SaveExternalState());
   auto bindings = std::make_shared<Bindings>(*bindings_);
-  bindings->check_writes = inputs_.run.check_writes;
+  if (inputs_.run.check_writes) REPRISE_RETURN_IF_ERROR(CheckWritesOf(*bindings));
   std::vector<std::unique_ptr<Executable>> eager(plan().schedules.size());
   for (int schedule : {plan().first, plan().body, plan().finish}) {
     if (schedule < 0) continue;

@@ -97,6 +97,8 @@ class SessionCore {
   void Bind();
   absl::Status CheckExternalApart() const;
   absl::Status WarmUp();
+  // Makes a copy of the bindings check writes, with scratch in memory of its own that a guard follows.
+  absl::Status CheckWritesOf(Bindings& bindings);
   absl::Status Reset();
   absl::Status Record();
   absl::StatusOr<std::unique_ptr<Executable>> RecordOne(int schedule, Execution execution,

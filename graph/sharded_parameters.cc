@@ -57,6 +57,9 @@ absl::StatusOr<std::shared_ptr<ShardedParameters>> ShardedParameters::Create(std
   REPRISE_ASSIGN_OR_RETURN(result->masters_, allocate(MemoryKind::kLocal, Storage::kMasters));
   result->world_ = std::move(world);
   result->model_ = model;
+  for (const Parameter& parameter : model.parameters()) {
+    result->is_set_.push_back(NumElements(parameter.spec.shape) == 0);
+  }
   result->master_ = master;
   result->buffers_ = std::move(plan.buffers);
   result->unit_buffers_ = std::move(plan.units);
@@ -67,7 +70,7 @@ absl::Status ShardedParameters::Initialize(const Initializer& initializer) {
   if (initializer == nullptr) {
     return absl::InvalidArgumentError("Initialize: no initializer; pass Normal, Constant or a function");
   }
-  MarkChanged();
+  ++version_;
   for (size_t p = 0; p < model_.parameters().size(); ++p) {
     const ParameterSpec& spec = model_.parameters()[p].spec;
     REPRISE_RETURN_IF_ERROR(
@@ -85,7 +88,7 @@ absl::Status ShardedParameters::Write(absl::string_view name, absl::Span<const f
                                                    " values for ", num_elements,
                                                    " elements; give the whole parameter"));
   }
-  MarkChanged();
+  ++version_;
   return Fill(id, [&](int64_t first_element, absl::Span<float> values) {
     for (size_t i = 0; i < values.size(); ++i) values[i] = whole[static_cast<size_t>(first_element) + i];
   });
@@ -96,6 +99,7 @@ absl::Status ShardedParameters::Fill(ParameterId parameter,
   const int unit = model_.parameter(parameter).unit.value();
   const int g = layout_.parameters[parameter.value()].group;
   const FlatGroup& group = layout_.units[unit].groups[g];
+  is_set_[parameter.value()] = false;  // after a failure its values are a mixture
   for (size_t local = 0; local < world_->local_ranks().size(); ++local) {
     for (const ShardSegment& segment : Segments(group, world_->local_ranks()[local])) {
       if (segment.parameter != parameter) continue;
@@ -116,6 +120,25 @@ absl::Status ShardedParameters::Fill(ParameterId parameter,
       REPRISE_RETURN_IF_ERROR(write(unit_buffers_[unit].weights[g], group.dtype, weights));
     }
   }
+  is_set_[parameter.value()] = true;
+  return absl::OkStatus();
+}
+
+void ShardedParameters::MarkChanged() {
+  ++version_;
+  is_set_.assign(is_set_.size(), true);
+}
+
+absl::Status ShardedParameters::CheckSet(absl::string_view what, ParameterId parameter) const {
+  if (is_set_[parameter.value()]) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(what, ": parameter ", Quoted(model_.parameter(parameter).spec.name),
+                                                    " was never set; call ShardedParameters::Initialize or Write"));
+}
+
+absl::Status ShardedParameters::CheckSet(absl::string_view what) const {
+  for (size_t p = 0; p < is_set_.size(); ++p) {
+    REPRISE_RETURN_IF_ERROR(CheckSet(what, ParameterId(static_cast<int64_t>(p))));
+  }
   return absl::OkStatus();
 }
 
@@ -127,6 +150,7 @@ std::byte* ShardedParameters::address(BufferId buffer, int local) const {
 
 absl::StatusOr<std::vector<float>> ShardedParameters::Read(absl::string_view name) const {
   REPRISE_ASSIGN_OR_RETURN(const ParameterId id, model_.FindParameter(name));
+  REPRISE_RETURN_IF_ERROR(CheckSet("Read", id));
   const UnitBuffers& buffers = unit_buffers_[model_.parameter(id).unit.value()];
   const BufferId buffer = buffers.masters[layout_.parameters[id.value()].group];
   std::vector<const std::byte*> shards;
@@ -136,8 +160,9 @@ absl::StatusOr<std::vector<float>> ShardedParameters::Read(absl::string_view nam
   return internal::GatherParameter(*world_, model_, layout_, id, master_, shards);
 }
 
-const std::shared_ptr<MemoryBlock>& ShardedParameters::memory(Storage storage) const {
-  return storage == Storage::kWeights ? weights_ : masters_;
+std::shared_ptr<MemoryBlock> ShardedParameters::memory(Storage storage) const {
+  if (storage == Storage::kWeights) return weights_;
+  return storage == Storage::kMasters ? masters_ : nullptr;
 }
 
 absl::Status ShardedParameters::CheckSameParameters(const Model& model) const {

@@ -108,6 +108,7 @@ absl::Status TrainSession::BeginStep(const StepValues& values) {
   REPRISE_RETURN_IF_ERROR(state_->RequireNoStep("BeginStep"));
   SessionCore& core = *state_->core;
   REPRISE_RETURN_IF_ERROR(internal::CheckStepValues(values, core.plan(), state_->loss_scale));
+  REPRISE_RETURN_IF_ERROR(core.parameters().CheckSet("BeginStep"));
   const int64_t microbatches = core.launched();
   REPRISE_RETURN_IF_ERROR(core.WriteControl({
       .learning_rate = values.learning_rate,

@@ -1,10 +1,14 @@
-# Install rules: libraries, public headers and the CMake package that find_package(reprise CONFIG) finds.
+# Install rules: libraries, public headers, the tool reprise_plan, and the CMake package that find_package(reprise CONFIG)
+# finds.
 include(CMakePackageConfigHelpers)
 include(GNUInstallDirs)
 
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/reprise)
 get_property(libraries GLOBAL PROPERTY REPRISE_LIBRARIES)
 install(TARGETS ${libraries} EXPORT repriseTargets FILE_SET HEADERS)
+if(TARGET reprise_plan)
+  install(TARGETS reprise_plan)
+endif()
 install(EXPORT repriseTargets NAMESPACE reprise:: DESTINATION ${package_dir})
 
 configure_package_config_file(core/cmake/repriseConfig.cmake.in repriseConfig.cmake INSTALL_DESTINATION ${package_dir})

@@ -1,10 +1,6 @@
 // Prints the plan of a model: what is gathered and reduced, when, and in which memory. Needs no GPU and no rank.
-#include <cerrno>
-#include <cstring>
-#include <fstream>
 #include <iostream>
 #include <optional>
-#include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -19,6 +15,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/types/optional.h"
+#include "examples/common/read_file.h"
 #include "examples/reprise_plan/arguments.h"
 #include "examples/reprise_plan/summary.h"
 #include "reprise/core/plan.h"
@@ -54,6 +51,8 @@ ABSL_FLAG(std::string, format, "summary", "summary, text, json or dot");
 
 namespace reprise {
 namespace {
+
+constexpr int64_t kMaxModelBytes = int64_t{1} << 28;
 
 template <class T>
 using Words = std::vector<std::pair<const char*, T>>;
@@ -101,26 +100,28 @@ absl::StatusOr<PlanOptions> ReadOptions() {
 absl::StatusOr<Shape> ReadShape() {
   const std::string text = absl::GetFlag(FLAGS_param_shape);
   Shape shape;
+  bool ok = true;
   for (absl::string_view extent : absl::StrSplit(text, 'x')) {
-    if (!absl::SimpleAtoi(extent, &shape.emplace_back()) || shape.back() < 0) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("--param_shape is \"", text, "\"; give rows and columns, such as 16384x16384"));
-    }
+    ok = ok && absl::SimpleAtoi(extent, &shape.emplace_back()) && shape.back() >= 0;
   }
-  return shape;
+  if (ok && shape.size() == 2) return shape;
+  return absl::InvalidArgumentError(
+      absl::StrCat("--param_shape is \"", text, "\"; give rows and columns, such as 16384x16384"));
+}
+
+// An error gets what the flags say in front.
+absl::StatusOr<Model> Named(const std::string& what, absl::StatusOr<Model> model) {
+  if (model.ok()) return model;
+  return absl::Status(model.status().code(), absl::StrCat(what, ": ", std::string(model.status().message())));
 }
 
 absl::StatusOr<Model> ReadModelFile(const std::string& path) {
-  errno = 0;
-  std::ifstream file(path, std::ios::binary);
-  std::ostringstream text;
-  text << file.rdbuf();
-  // A folder opens, but does not read; an empty file reads, but gives nothing.
-  if (!file.is_open() || (text.fail() && errno != 0)) {
+  const absl::StatusOr<std::string> text = examples::ReadFile(path, kMaxModelBytes);
+  if (!text.ok()) {
     return absl::InvalidArgumentError(
-        absl::StrCat("cannot read --model=", path, " (", std::strerror(errno), "); give the path of a model file"));
+        absl::StrCat("--model: ", std::string(text.status().message()), "; give the path of a model file"));
   }
-  return Model::FromJson(text.str());
+  return Named(absl::StrCat("--model=", path), Model::FromJson(*text));
 }
 
 absl::StatusOr<Model> ReadModel() {
@@ -138,7 +139,8 @@ absl::StatusOr<Model> ReadModel() {
   if (absl::GetFlag(FLAGS_tokens) < 0) {
     return absl::InvalidArgumentError(absl::StrCat("--tokens is ", absl::GetFlag(FLAGS_tokens), "; give 0 or more"));
   }
-  return StackModel(*units, shape, dtype, absl::GetFlag(FLAGS_tokens));
+  return Named(absl::StrCat("--stack=", *units, " --param_shape=", absl::GetFlag(FLAGS_param_shape)),
+               StackModel(*units, shape, dtype, absl::GetFlag(FLAGS_tokens)));
 }
 
 enum class Format { kSummary, kText, kJson, kDot };

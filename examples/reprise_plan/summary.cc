@@ -11,9 +11,14 @@ void AddCount(absl::string_view name, int64_t count, std::string& out) {
 }
 
 void AddBytes(absl::string_view name, int64_t bytes, std::string& out) {
-  constexpr double kGiB = 1024.0 * 1024.0 * 1024.0;
-  absl::StrAppendFormat(&out, "%-28s%20d  %12.3f GiB\n", absl::StrCat(name, " bytes"), bytes,
-                        static_cast<double>(bytes) / kGiB);
+  absl::StrAppendFormat(&out, "%-28s%20d", absl::StrCat(name, " bytes"), bytes);
+  // In the largest unit of which there is at least one; bytes have been said.
+  constexpr const char* kUnits[] = {"KiB", "MiB", "GiB"};
+  double amount = static_cast<double>(bytes);
+  int unit = -1;
+  for (; amount >= 1024 && unit < 2; ++unit) amount /= 1024;
+  if (unit >= 0) absl::StrAppendFormat(&out, "  %12.3f %s", amount, kUnits[unit]);
+  out += "\n";
 }
 
 }  // namespace

@@ -1,14 +1,15 @@
 #include "examples/train_lm/text_data.h"
 
-#include <fstream>
-#include <iterator>
 #include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "examples/common/read_file.h"
 
 namespace reprise::examples {
 namespace {
+
+constexpr int64_t kMaxBytes = int64_t{1} << 30;
 
 // SplitMix64: mixes a counter into 64 random bits.
 uint64_t Mix(uint64_t value) {
@@ -21,13 +22,14 @@ uint64_t Mix(uint64_t value) {
 }  // namespace
 
 absl::StatusOr<TextData> TextData::Load(const std::string& path, int context) {
-  std::ifstream file(path, std::ios::binary);
-  TextData data;
-  data.text_.assign(std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>());
-  if (!file) {
-    return absl::NotFoundError(absl::StrCat("cannot read the text \"", path,
-                                            "\"; pass --data=FILE, or run examples/quickstart, which makes one"));
+  absl::StatusOr<std::string> text = ReadFile(path, kMaxBytes);
+  if (!text.ok()) {
+    return absl::Status(text.status().code(),
+                        absl::StrCat("the text: ", std::string(text.status().message()),
+                                     "; pass --data=FILE, or run examples/quickstart, which makes one"));
   }
+  TextData data;
+  data.text_ = *std::move(text);
   data.context_ = context;
   data.split_ = data.text_.size() - data.text_.size() / 10;
   const size_t needed = static_cast<size_t>(context) + 1;

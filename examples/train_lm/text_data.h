@@ -17,8 +17,9 @@ struct Batch {
 
 class TextData {
  public:
-  // The last tenth of the file is the validation part. NotFound if it cannot be read; InvalidArgument, with the
-  // numbers, if a part is shorter than one sequence of `context` bytes and its label.
+  // The last tenth of the file is the validation part. Errors of ReadFile, with a remedy, for more than 1 GiB or what
+  // is not a readable file; InvalidArgument, with the numbers, if a part is shorter than one sequence of `context`
+  // bytes and its label.
   static absl::StatusOr<TextData> Load(const std::string& path, int context);
 
   // Sequences from random places of the training part: a function of the arguments alone.

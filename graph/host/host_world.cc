@@ -50,8 +50,9 @@ class HostWorld : public World {
       ranks[rank].reset(static_cast<std::byte*>(
           ::operator new (static_cast<size_t>(num_bytes), std::align_val_t{kBufferAlignment}, std::nothrow)));
       if (ranks[rank] == nullptr) {
-        return absl::ResourceExhaustedError(absl::StrCat("no host memory for ", num_bytes, " bytes of rank ", rank,
-                                                         " of ", ranks.size(), "; use a smaller model or fewer ranks"));
+        return absl::ResourceExhaustedError(absl::StrCat(
+            "no host memory for ", num_bytes, " bytes of rank ", rank, " of ", ranks.size(),
+            ", all of which this process holds; use a smaller model, fewer ranks or a machine with more memory"));
       }
       std::memset(ranks[rank].get(), 0xff, static_cast<size_t>(num_bytes));
     }

@@ -77,7 +77,8 @@ absl::Status Run(ComputeContext& context, const CallSpec& call, const Model& mod
   }
   REPRISE_RETURN_IF_ERROR(context.status());
   context.stream().host_queue().Enqueue([places = std::move(places), control = context.control(),
-                                         position = context.position(), scratch = context.scratch(),
+                                         position = context.position(),
+                                         scratch = call.scratch_bytes > 0 ? context.scratch() : nullptr,
                                          scratch_bytes = static_cast<size_t>(call.scratch_bytes)] {
     if (scratch != nullptr) std::memset(scratch, 0x5a, scratch_bytes);
     double digest = 0.001 * static_cast<double>(control->random_offset) + 0.002 * position + control->loss_scale;

@@ -42,8 +42,9 @@ class ComputeContextTest : public ::testing::Test {
                              .outputs = {y_, z_},
                              .saved = {x_, y_, mask_},
                              .state = {cache_},
-                             .forward_only_units = {e}});
-    builder.AddCall({.name = "d", .inputs = {y_}, .outputs = {other_}});
+                             .forward_only_units = {e},
+                             .scratch_bytes = 1000});
+    without_scratch_ = builder.AddCall({.name = "d", .inputs = {y_}, .outputs = {other_}});
     model_ = *builder.Build();
   }
 
@@ -83,10 +84,10 @@ class ComputeContextTest : public ::testing::Test {
   Model model_;
   ParameterId w_, table_, bias_, gain_;
   TensorId x_, labels_, y_, z_, mask_, cache_, other_;
-  CallId call_;
+  CallId call_, without_scratch_;
   ImmediateHostQueue queue_;
   ControlBlock control_;
-  char scratch_[16] = {};
+  alignas(256) std::byte scratch_[1000] = {};
   BFloat16 w_data_[6], y_data_[4];
   float f32_[8] = {};
   int32_t i32_[4] = {};
@@ -133,6 +134,55 @@ TEST_F(ComputeContextTest, CarriesRankPositionScratchAndControl) {
   EXPECT_EQ(c.scratch(), scratch_);
   EXPECT_EQ(c.control(), &control_);
   EXPECT_EQ(&c.stream().host_queue(), &queue_);
+}
+
+TEST_F(ComputeContextTest, ScratchTensorsLieBesideEachOther) {
+  ComputeContext c = Forward();
+  const TensorView<float> first = c.scratch<float>({2, 3});
+  EXPECT_EQ(static_cast<void*>(first.data), scratch_);
+  EXPECT_THAT(first.shape, ElementsAre(2, 3));
+  EXPECT_EQ(first.num_elements(), 6);
+  const Shape shape = {100};
+  const TensorView<BFloat16> second = c.scratch<BFloat16>(shape);
+  EXPECT_EQ(static_cast<void*>(second.data), scratch_ + 256);
+  EXPECT_NE(second.shape.data(), shape.data()) << "the shape must outlive the function";
+  EXPECT_EQ(c.scratch<float>({0, 7}).num_elements(), 0);
+  const TensorView<float> third = c.scratch<float>({122});
+  EXPECT_EQ(static_cast<void*>(third.data), scratch_ + 512) << "its 488 bytes are all that is left";
+  EXPECT_THAT(c.status(), IsOk());
+  EXPECT_EQ(c.scratch<uint8_t>({1}).data, nullptr);
+  EXPECT_THAT(c.status(),
+              Refused("forward of call \"c\" asked for scratch of u8 [1]",
+                      "declares scratch_bytes 1000, of which 1000 are taken; raise CallSpec::scratch_bytes"));
+}
+
+TEST_F(ComputeContextTest, ScratchBeyondWhatTheCallDeclaresIsRefused) {
+  const auto refuse = [](ComputeContext c, absl::Span<const int64_t> shape, const std::string& why) {
+    const TensorView<float> view = c.scratch<float>(shape);
+    EXPECT_EQ(view.data, nullptr) << why;
+    EXPECT_EQ(view.num_elements(), 0) << why;
+    EXPECT_THAT(c.status(), Refused("asked for scratch of f32 [", why));
+  };
+  refuse(Forward(), {251}, "[251], but the call declares scratch_bytes 1000, of which 0 are taken; raise");
+  refuse(Forward(), {int64_t{1} << 40, int64_t{1} << 40}, "but the call declares scratch_bytes 1000");
+  refuse(Forward(), {-1}, "which has a negative extent");
+  EXPECT_EQ(Forward().scratch<float>({250}).num_elements(), 250);
+
+  const auto without = [this] {
+    return ComputeContext(model_, without_scratch_, Phase::kBackward, 0, 1, 0, Stream(&queue_), &control_,
+                          /*scratch=*/nullptr, {});
+  };
+  ComputeContext c = without();
+  EXPECT_EQ(c.scratch(), nullptr);
+  EXPECT_THAT(c.status(), StatusIs(absl::StatusCode::kInvalidArgument,
+                                   "backward of call \"d\" asked for scratch, but the call declares scratch_bytes 0; "
+                                   "set CallSpec::scratch_bytes"));
+  ComputeContext typed = without();
+  EXPECT_EQ(typed.scratch<float>({}).data, nullptr);
+  EXPECT_THAT(typed.status(), Refused("\"d\" asked for scratch", "declares scratch_bytes 0; set"));
+  ComputeContext empty = without();
+  EXPECT_EQ(empty.scratch<float>({0}).num_elements(), 0);
+  EXPECT_THAT(empty.status(), IsOk()) << "nothing is needed";
 }
 
 TEST_F(ComputeContextTest, GradientsThatNobodyNeedsAreEmptyWithoutAnError) {

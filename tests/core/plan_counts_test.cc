@@ -1,5 +1,7 @@
 // How many collectives a step of equal units takes: the figures that the schedule promises.
 #include <algorithm>
+#include <set>
+#include <string>
 #include <tuple>
 
 #include "absl/strings/str_cat.h"
@@ -77,6 +79,40 @@ TEST_P(StepOfEqualUnits, ACarriedTailLosesNoReduction) {
   const auto [units, microbatches, slots] = GetParam();
   const PlanSummary step = Step(units, microbatches, {.weight_slots = slots, .tail = Tail::kCarried});
   EXPECT_EQ(step.reduce_scatters, units * microbatches);
+}
+
+// Each buffer of a plan is named once, so that its text and its errors say which one they mean.
+TEST(PlanNamesTest, NoTwoBuffersHaveOneName) {
+  ModelBuilder builder;
+  const UnitId unit = builder.AddUnit("u");
+  builder.AddParameter(unit, {.name = "w", .shape = {40}, .dtype = DType::kFloat32});
+  const TensorId x = builder.AddInput({.name = "x", .shape = {4}});
+  const TensorId mask = builder.AddActivation({.name = "mask", .shape = {4}});
+  const TensorId loss = builder.AddOutput({.name = "loss", .dtype = DType::kFloat32});
+  builder.AddCall({.name = "c",
+                   .units = {unit},
+                   .inputs = {x},
+                   .outputs = {loss},
+                   .saved = {x, mask},
+                   .scratch_bytes = 8,
+                   .recompute = true});
+  builder.SetLoss(loss);
+  const absl::StatusOr<Model> scratch = builder.Build();
+  ASSERT_TRUE(scratch.ok()) << scratch.status();
+  for (const Model& model : {*scratch, *StackModel(3, {16, 16}, DType::kBFloat16, 4)}) {
+    for (int per_graph : {1, 2}) {
+      for (Reduce reduce : {Reduce::kEveryMicrobatch, Reduce::kOncePerStep}) {
+        for (Tail tail : {Tail::kInGraph, Tail::kCarried}) {
+          if (reduce == Reduce::kOncePerStep && tail == Tail::kCarried) continue;
+          const absl::StatusOr<Plan> plan =
+              PlanTraining(model, 2, {.microbatches_per_graph = per_graph, .reduce = reduce, .tail = tail});
+          ASSERT_TRUE(plan.ok()) << plan.status();
+          std::set<std::string> names;
+          for (const Buffer& buffer : plan->buffers) EXPECT_TRUE(names.insert(buffer.name).second) << buffer.name;
+        }
+      }
+    }
+  }
 }
 
 }  // namespace

@@ -107,6 +107,16 @@ TEST(ReprisePlanTest, JsonSummaryHasTheStepsCounts) {
   }
 }
 
+TEST(ReprisePlanTest, SummaryShowsBytesInAUnitThatFits) {
+  const std::string output = Tool(absl::StrCat(kSmall, "--world_size=1")).output;
+  EXPECT_THAT(output, HasSubstr("\nparameter bytes                            16384        16.000 KiB\n"));
+  EXPECT_THAT(Tool("--stack=1 --param_shape=1000x1000").output,
+              HasSubstr("\nparameter bytes                          2000000         1.907 MiB\n"));
+  EXPECT_THAT(Tool("--stack=1 --param_shape=3x5").output,
+              HasSubstr("\nparameter bytes                               30\n"));
+  EXPECT_THAT(output, ::testing::Not(HasSubstr(" 0.0")));
+}
+
 TEST(ReprisePlanTest, SummaryShowsNumbersAndGiB) {
   const std::string output = Tool("--stack=4 --microbatches=2").output;
   for (const char* line :
@@ -143,7 +153,11 @@ TEST(ReprisePlanTest, RefusesBadFlagsInOneLineWithARemedy) {
       {"--stack=-1", "stack of -1 units", "at least 1"},
       {"--stack=two", "--stack=two", "--help"},
       {"--stack=99999999999", "--stack=99999999999", "--help"},
-      {"--stack=2 --param_shape=64", "rank 1", "{rows, columns}"},
+      {"--model=README.md", "--model=README.md: ", ""},
+      {"--model=/dev/zero", "/dev/zero (not a regular file)", "give the path"},
+      {"--stack=2 --param_shape=64", "--param_shape is \"64\"", "such as 16384x16384"},
+      {"--stack=2 --param_shape=6x6x6", "--param_shape is \"6x6x6\"", "such as 16384x16384"},
+      {"--stack=2 --param_shape=4611686018427387904x4", "--param_shape=4611686018427387904x4", ""},
       {"--stack=2 --param_shape=64x", "--param_shape is \"64x\"", "such as 16384x16384"},
       {"--stack=2 --param_shape=axb", "--param_shape is \"axb\"", "such as 16384x16384"},
       {"--stack=2 --param_shape=-4x4", "--param_shape is \"-4x4\"", "such as 16384x16384"},

@@ -114,7 +114,7 @@ TEST(ForwardSessionTest, GathersLessAfterTheFirstReplayAndGivesTheSame) {
   for (const int slots : {2, 4}) {
     REPRISE_ASSERT_OK_AND_ASSIGN(const auto session, ForwardSession::Create(parameters, VariantsOf(networks),
                                                                             {.plan = {.weight_slots = slots}}));
-    const Plan& plan = session->plan(0);
+    const Plan& plan = **session->plan(0);
     EXPECT_EQ(Gathers(plan.schedules[plan.first]), 4);
     EXPECT_LT(Gathers(plan.schedules[plan.body]), 4);
     for (int64_t number = 0; number < 5; ++number) {
@@ -186,7 +186,7 @@ TEST(ForwardSessionTest, EvaluationInTheTrainingArenaLeavesTrainingAsItWas) {
                                  ForwardSession::Create(parameters, VariantsOf(networks), {}, train.get()));
     int64_t session_bytes = 0;
     for (int v = 0; v < 2; ++v) {
-      session_bytes += session->plan(v).memory.num_bytes[static_cast<int>(Storage::kSession)];
+      session_bytes += (*session->plan(v))->memory.num_bytes[static_cast<int>(Storage::kSession)];
     }
     EXPECT_EQ(world->allocated_bytes() - before, session_bytes) << "no transient memory";
     for (int64_t step = 0; step < 4; ++step) {

@@ -182,6 +182,69 @@ TEST_F(SessionErrorsTest, UnwrittenOutputsAreNamedOnRequest) {
   EXPECT_THAT(std::string(status.message()), ::testing::AllOf(HasSubstr("dot"), HasSubstr("loss")));
 }
 
+TEST_F(SessionErrorsTest, WritesBehindScratchAreFoundOnRequest) {
+  // 260 bytes, so that the last of them are not the end of an aligned block.
+  ModelBuilder builder;
+  const TensorId x = builder.AddInput({.name = "x", .shape = {4}, .dtype = DType::kFloat32});
+  const TensorId y = builder.AddOutput({.name = "y", .shape = {4}, .dtype = DType::kFloat32});
+  const CallId call = builder.AddCall({.name = "copy", .inputs = {x}, .outputs = {y}, .scratch_bytes = 260});
+  const Model model = *builder.Build();
+  REPRISE_ASSERT_OK_AND_ASSIGN(parameters_, ShardedParameters::Create(world_, model));
+  const auto create = [&](int64_t elements, bool check_writes) {
+    const ComputeTable compute = {{call, {.forward = [=](ComputeContext& c) {
+                                     const auto scratch = c.scratch<float>({65});
+                                     const auto to = c.output<float>(y);
+                                     REPRISE_RETURN_IF_ERROR(c.status());
+                                     c.stream().host_queue().Enqueue([=] {
+                                       std::fill_n(scratch.data, elements, 1.0f);
+                                       std::fill_n(to.data, 4, 2.0f);
+                                     });
+                                     return absl::OkStatus();
+                                   }}}};
+    return ForwardSession::Create(parameters_, {{"copy", model, compute}}, {.check_writes = check_writes}).status();
+  };
+  EXPECT_THAT(create(65, true), IsOk());
+  EXPECT_THAT(create(66, true),
+              StatusIs(kPrecondition, HasSubstr("forward of call \"copy\" on rank 0 wrote byte 260 of scratch, but the "
+                                                "call declares scratch_bytes 260; raise CallSpec::scratch_bytes")));
+}
+
+// ---- parameters that were never set ----
+
+TEST_F(SessionErrorsTest, StepsAndReplaysNeedEveryParameter) {
+  const Dot dot = dot_ = MakeDot({.with_others = true});
+  REPRISE_ASSERT_OK_AND_ASSIGN(parameters_, ShardedParameters::Create(world_, dot.model));
+  REPRISE_ASSERT_OK_AND_ASSIGN(session_, TrainSession::Create(parameters_, dot.model, dot.compute, {}));
+  REPRISE_ASSERT_OK_AND_ASSIGN(const auto forward,
+                               ForwardSession::Create(parameters_, {{"dot", dot.model, dot.compute}}, {}));
+  const auto replay = [&] {
+    for (int rank = 0; rank < 2; ++rank) {
+      REPRISE_RETURN_IF_ERROR(forward->CopyInput<float>(rank, 0, dot.x, std::vector<float>(5, 1.0f)));
+    }
+    return forward->Replay(0);
+  };
+  for (const char* name : {"w", "frozen", "unused"}) {
+    const std::string words =
+        absl::StrCat("parameter \"", name, "\" was never set; call ShardedParameters::Initialize or Write");
+    EXPECT_THAT(session_->BeginStep({}), StatusIs(kPrecondition, absl::StrCat("BeginStep: ", words)));
+    EXPECT_THAT(replay(), StatusIs(kPrecondition, absl::StrCat("Replay of variant \"dot\": ", words)));
+    const ParameterId id = *dot.model.FindParameter(name);
+    const std::vector<float> values(static_cast<size_t>(NumElements(dot.model.parameter(id).spec.shape)), 1.0f);
+    ASSERT_THAT(parameters_->Write(name, values), IsOk());
+  }
+  EXPECT_THAT(replay(), IsOk());
+  ExpectStepWorks();
+}
+
+TEST_F(SessionErrorsTest, MarkParametersChangedSetsThemAll) {
+  dot_ = MakeDot();
+  REPRISE_ASSERT_OK_AND_ASSIGN(parameters_, ShardedParameters::Create(world_, dot_.model));
+  REPRISE_ASSERT_OK_AND_ASSIGN(session_, TrainSession::Create(parameters_, dot_.model, dot_.compute, {}));
+  EXPECT_THAT(session_->BeginStep({}), StatusIs(kPrecondition, HasSubstr("parameter \"w\" was never set")));
+  ASSERT_THAT(session_->MarkParametersChanged(), IsOk());
+  ExpectStepWorks();
+}
+
 // ---- order of calls ----
 
 TEST_F(SessionErrorsTest, CallsOutsideAStep) {
@@ -396,6 +459,9 @@ TEST_F(ForwardErrorsTest, CallsThatDoNotFit) {
   EXPECT_THAT(forward_->Replay(2), StatusIs(kInvalid, "Replay: no variant 2; the session has 2, counted from 0"));
   EXPECT_THAT(forward_->Replay(-1), StatusIs(kInvalid, HasSubstr("no variant -1")));
   EXPECT_THAT(CopyForward(0, 3), StatusIs(kInvalid, HasSubstr("CopyInput: no variant 3")));
+  EXPECT_THAT(forward_->plan(2), StatusIs(kInvalid, "plan: no variant 2; the session has 2, counted from 0"));
+  EXPECT_THAT(forward_->plan(-1), StatusIs(kInvalid, HasSubstr("plan: no variant -1")));
+  EXPECT_THAT(forward_->plan(1), IsOk());
   EXPECT_THAT(forward_->ClearState(3), StatusIs(kInvalid, HasSubstr("ClearState: no variant 3")));
   EXPECT_THAT(forward_->Address(0, 3, dot_.loss), StatusIs(kInvalid, HasSubstr("Address: no variant 3")));
   EXPECT_THAT(forward_->Address(0, 0, dot_.x), StatusIs(kInvalid, HasSubstr("Address: tensor \"x\" is neither")));

@@ -114,6 +114,29 @@ TEST(ShardedParametersTest, InitializerSeesEveryElementOnce) {
   }
 }
 
+TEST(ShardedParametersTest, WhatWasNeverSetIsNotRead) {
+  REPRISE_ASSERT_OK_AND_ASSIGN(const auto parameters, ShardedParameters::Create(MakeWorld(2), OddModel()));
+  const auto never_set = [](const std::string& name) {
+    return StatusIs(
+        absl::StatusCode::kFailedPrecondition,
+        absl::StrCat("Read: parameter \"", name, "\" was never set; call ShardedParameters::Initialize or Write"));
+  };
+  EXPECT_THAT(parameters->Read("a.weight"), never_set("a.weight"));
+  EXPECT_THAT(parameters->Read("a.frozen"), never_set("a.frozen"));
+  EXPECT_THAT(parameters->Read("b.empty"), IsOk());
+  EXPECT_THAT(parameters->CheckSet("x"),
+              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("x: parameter \"a.")));
+  ASSERT_THAT(parameters->Write("a.bias", {2.0f}), IsOk());
+  EXPECT_THAT(parameters->Read("a.bias"), IsOk());
+  EXPECT_THAT(parameters->Read("a.weight"), never_set("a.weight"));
+  EXPECT_FALSE(parameters->Write("a.weight", {1.0f}).ok());
+  EXPECT_THAT(parameters->Read("a.weight"), never_set("a.weight"));
+  parameters->MarkChanged();
+  EXPECT_THAT(parameters->Read("a.weight"), IsOk()) << "set by other means";
+  EXPECT_THAT(parameters->CheckSet("x"), IsOk());
+  EXPECT_EQ(parameters->memory(Storage::kSession), nullptr);
+}
+
 TEST(ShardedParametersTest, VersionGrowsWithEveryChange) {
   REPRISE_ASSERT_OK_AND_ASSIGN(const auto parameters, ShardedParameters::Create(MakeWorld(2), OddModel()));
   int64_t version = parameters->version();

@@ -43,6 +43,8 @@ struct Gradient : TensorView<T> {
   explicit operator bool() const { return this->data != nullptr; }
 };
 
+inline constexpr int64_t kScratchAlignment = 256;  // bytes
+
 // What one execution of a compute function may touch. Asking for what the call did not declare, for what this phase
 // does not have, or as another dtype, returns an empty view and fails the call: status() then names the request.
 // Valid only during the function; not thread-safe.
@@ -79,7 +81,7 @@ class ComputeContext {
   TensorView<T> output(TensorId id) {
     return Find<T>(Role::kOutput, id.value());
   }
-  // Forward: saved<T>, of a private tensor, to be written. Backward: saved<const T>, of anything saved.
+  // Forward: saved<T>, of a private tensor (see CallSpec), to be written. Backward: saved<const T>, of anything saved.
   template <class T>
   TensorView<T> saved(TensorId id) {
     return Find<T>(Role::kSaved, id.value());
@@ -105,8 +107,17 @@ class ComputeContext {
   // The dtype in which backward must write this parameter's gradient: the parameter's own, or PlanOptions::accumulate
   // with Reduce::kOncePerStep. kFloat32 if the gradient is not wanted here.
   DType parameter_gradient_dtype(ParameterId id) const;
-  // CallSpec::scratch_bytes of working memory, 256-byte aligned; holds anything. Null if none was declared.
-  void* scratch() { return scratch_; }
+  // CallSpec::scratch_bytes of working memory, aligned to kScratchAlignment; holds anything. Refused if the call
+  // declares none.
+  void* scratch();
+  // A tensor in that memory, after those that this function asked for before: each takes its bytes, rounded up to a
+  // multiple of kScratchAlignment except for the last. Refused if it does not fit. Any shape may be given: a copy of it
+  // is kept.
+  template <class T>
+  TensorView<T> scratch(absl::Span<const int64_t> shape) {
+    const Taken taken = TakeScratch(shape, DTypeOf<T>::value);
+    return {static_cast<T*>(taken.data), taken.shape};
+  }
   // Address, for kernels to read at replay: learning rate, step, random offset and so on. Its counters belong to the
   // replay's first microbatch: add position().
   const ControlBlock* control() const { return control_; }
@@ -137,7 +148,14 @@ class ComputeContext {
   // Null after a refusal (status_ is then set), or for an optional operand that was declared but is not wanted.
   const Operand* FindOperand(Role role, int32_t id, DType dtype, bool read_only, bool optional);
   absl::Span<const int64_t> ShapeOf(Role role, int32_t id) const;
+  // Memory and lasting shape; both empty after a refusal.
+  struct Taken {
+    void* data = nullptr;
+    absl::Span<const int64_t> shape = {};
+  };
+  Taken TakeScratch(absl::Span<const int64_t> shape, DType dtype);
   void Refuse(const std::string& what);
+  void RefuseScratch(const std::string& what);
 
   const Model& model_;
   CallId call_;
@@ -148,6 +166,7 @@ class ComputeContext {
   Stream stream_;
   const ControlBlock* control_;
   void* scratch_;
+  int64_t taken_scratch_ = 0;  // bytes
   std::vector<Operand> operands_;
   absl::Status status_;
 };

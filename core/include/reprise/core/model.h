@@ -41,7 +41,8 @@ struct TensorSpec {
   friend bool operator==(const TensorSpec&, const TensorSpec&) = default;
 };
 
-// One execution of user compute. No tensor may be both input and output of one call.
+// One execution of user compute. No tensor may be both input and output of one call. A private tensor of a call is an
+// activation that this call alone names, in `saved`: its forward writes it and its backward reads it.
 struct CallSpec {
   std::string name = {};           // unique in the model
   std::vector<UnitId> units = {};  // all their parameters: read in forward and backward, gradients written
@@ -91,6 +92,7 @@ class Model {
   absl::Span<const Parameter> parameters() const { return parameters_; }
   absl::Span<const Tensor> tensors() const { return tensors_; }
   absl::Span<const CallSpec> calls() const { return calls_; }
+  // Ids of this model, as its builder or Find* returned them; any other id is undefined behaviour, as for std::vector.
   const Unit& unit(UnitId id) const { return units_[id.value()]; }
   const Parameter& parameter(ParameterId id) const { return parameters_[id.value()]; }
   const Tensor& tensor(TensorId id) const { return tensors_[id.value()]; }

@@ -60,6 +60,7 @@ constexpr bool IsTransient(Storage storage) { return storage == Storage::kCommun
 inline constexpr int64_t kBufferAlignment = 256;
 
 struct Buffer {
+  // For people: what it holds, of which microbatch, and, where several schedules have such a buffer, of which schedule.
   std::string name;
   Storage storage = Storage::kLocal;
   int64_t num_bytes = 0;
@@ -136,6 +137,7 @@ struct Plan {
   Fingerprint fingerprint;  // of all the above
 
   int world_size() const { return layout.world_size; }
+  // An id of this plan; any other is undefined behaviour, as for std::vector.
   const Buffer& buffer(BufferId id) const { return buffers[id.value()]; }
   // The wire dtype of a group.
   DType wire(const FlatGroup& group) const { return group.wire.value_or(options.wire); }

@@ -35,10 +35,13 @@ struct Bindings {
   Optimizer optimizer = AdamW{};
   float clip_norm = 0;        // of the divided gradient; 0: no clipping
   bool check_writes = false;  // eager only: poison what a compute function must write, then name what it left unwritten
+  int64_t scratch_guard =
+      0;  // with check_writes: bytes after each scratch buffer that are nobody's, to find writes there
   std::vector<int> ranks = {};  // World::local_ranks()
   std::vector<std::vector<std::byte*>> addresses = {};
   std::vector<std::shared_ptr<MemoryBlock>> memory = {};  // kept alive
 
+  // `local` is an index into `ranks`, and the use is of `plan`.
   std::byte* address(int local, const BufferUse& use) const {
     std::byte* base = addresses[local][use.buffer.value()];
     return base == nullptr ? nullptr : base + use.offset;

@@ -1,8 +1,8 @@
 // Forward-only replay, for evaluation and for inference runtimes.
 //
 // A session holds variants of one computation (say, one per batch size) on the same parameters. They share one arena,
-// so outputs that are not external or persistent state are valid until the next Replay of that variant. Errors and
-// threads: as for TrainSession.
+// so outputs that are not external or persistent state are valid until the next Replay of that variant. `variant` is an
+// index into the variants given to Create: InvalidArgument if there is none. Errors and threads: as for TrainSession.
 #ifndef REPRISE_GRAPH_FORWARD_SESSION_H_
 #define REPRISE_GRAPH_FORWARD_SESSION_H_
 
@@ -37,12 +37,13 @@ class ForwardSession {
                                                                 TrainSession* share_arena = nullptr);
   ~ForwardSession();
 
-  // An input of the next Replay of `variant`, an index into the variants.
+  // An input of the next Replay of `variant`.
   template <class T>
   absl::Status CopyInput(int rank, int variant, TensorId id, absl::Span<const T> values) {
     return CopyInputBytes(rank, variant, id, DTypeOf<T>::value, values.data(), static_cast<int64_t>(values.size()));
   }
-  absl::Status Replay(int variant);  // (c) one launch; refused while an input is missing
+  // (c) One launch; refused while an input is missing or a parameter was never set.
+  absl::Status Replay(int variant);
   template <class T>
   absl::StatusOr<std::vector<T>> ReadOutput(int rank, int variant, TensorId id) {  // waits
     REPRISE_ASSIGN_OR_RETURN(const int64_t count, CheckRead(rank, variant, id, DTypeOf<T>::value));
@@ -55,7 +56,7 @@ class ForwardSession {
   // Zeroes a variant's state tensors (an empty KV cache).
   absl::Status ClearState(int variant);
   absl::Status Synchronize();
-  const Plan& plan(int variant) const;
+  absl::StatusOr<const Plan*> plan(int variant) const;
 
  private:
   struct State;

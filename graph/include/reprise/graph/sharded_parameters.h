@@ -18,8 +18,10 @@
 namespace reprise {
 
 // Each rank holds its part of the master weights, and of the weights in the dtype that compute reads where the two
-// differ. Values are undefined until Initialize or Write; padding is zero. Threads: as for the World. Changing
-// parameters is allowed only between the steps of every session that shares them; sessions refuse to go on otherwise.
+// differ. Padding is zero. A parameter has no values until Initialize or Write sets them; until then Read, steps and
+// replays are refused (FailedPrecondition, naming it; parameters of no elements need no values). Threads: as for the
+// World. Changing parameters is allowed only between the steps of every session that shares them; sessions refuse to go
+// on otherwise.
 class ShardedParameters {
  public:
   // `master` is kFloat32 or kBFloat16.
@@ -28,8 +30,10 @@ class ShardedParameters {
 
   // Called for each run of elements that a local rank owns, so values must not depend on how the runs are cut.
   using Initializer = std::function<void(const ParameterSpec& spec, int64_t first_element, absl::Span<float> values)>;
+  // Sets every parameter, frozen ones too.
   absl::Status Initialize(const Initializer& initializer);
-  // `whole` is the parameter in row-major order, the same on all ranks. NotFound; InvalidArgument for a wrong size.
+  // Sets one. `whole` is the parameter in row-major order, the same on all ranks. NotFound; InvalidArgument for a wrong
+  // size.
   absl::Status Write(absl::string_view name, absl::Span<const float> whole);
   // (c) The whole parameter from the masters.
   absl::StatusOr<std::vector<float>> Read(absl::string_view name) const;
@@ -41,16 +45,20 @@ class ShardedParameters {
   DType master() const { return master_; }
 
   // For sessions. Storage is kWeights or kMasters of a plan on an equal list of units and parameters, whose buffers
-  // have the same offsets in every such plan.
-  const std::shared_ptr<MemoryBlock>& memory(Storage storage) const;
+  // have the same offsets in every such plan; null for any other.
+  std::shared_ptr<MemoryBlock> memory(Storage storage) const;
   // InvalidArgument, naming the first difference, if the model's units and parameters are not these.
   absl::Status CheckSameParameters(const Model& model) const;
-  void MarkChanged() { ++version_; }
+  // FailedPrecondition, beginning with `what`, names the first parameter that was never set.
+  absl::Status CheckSet(absl::string_view what) const;
+  // Every parameter's memory was set by other means than Initialize and Write.
+  void MarkChanged();
 
  private:
   ShardedParameters() = default;
   // Writes masters and weights of the elements that local ranks own; `values_at` is called as an Initializer is.
   absl::Status Fill(ParameterId parameter, const std::function<void(int64_t, absl::Span<float>)>& values_at);
+  absl::Status CheckSet(absl::string_view what, ParameterId parameter) const;
   std::byte* address(BufferId buffer, int local) const;
 
   std::shared_ptr<World> world_;
@@ -58,6 +66,7 @@ class ShardedParameters {
   ModelLayout layout_;
   DType master_ = DType::kFloat32;
   int64_t version_ = 0;
+  std::vector<bool> is_set_;  // by parameter
   std::vector<Buffer> buffers_;
   std::vector<UnitBuffers> unit_buffers_;
   std::shared_ptr<MemoryBlock> weights_, masters_;

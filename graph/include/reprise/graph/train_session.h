@@ -44,7 +44,9 @@ struct ExternalBuffer {
 struct RunOptions {
   PlanOptions plan = {};
   Execution execution = Execution::kGraph;
-  bool check_writes = false;  // at Create: name the call and tensor that a compute function leaves unwritten
+  // At Create: name the call and tensor that a compute function leaves unwritten, and the call that writes just after
+  // its scratch memory.
+  bool check_writes = false;
   std::vector<ExternalBuffer> external = {};
 };
 
@@ -76,13 +78,13 @@ struct CaptureReport {
 class TrainSession {
  public:
   // (c) Plans, agrees, takes memory, warms up (compute functions run at least twice, on zero inputs) and records.
-  // Warm-up leaves parameters as they are.
+  // Warm-up leaves parameters as they are; they may be set later, before the first step.
   static absl::StatusOr<std::unique_ptr<TrainSession>> Create(std::shared_ptr<ShardedParameters> parameters,
                                                               const Model& model, ComputeTable compute,
                                                               TrainOptions options);
   ~TrainSession();
 
-  absl::Status BeginStep(const StepValues& values);  // (c)
+  absl::Status BeginStep(const StepValues& values);  // (c) refused while a parameter was never set
   // One input of the next microbatch of a local rank; `values` is free on return. InvalidArgument for another dtype
   // or size, or a tensor that is not an input.
   template <class T>
@@ -93,7 +95,7 @@ class TrainSession {
   absl::Status EndStep();        // (c) norm, optimizer, shard refresh
   // (c) Ends the step without an update; possible at any point of it.
   absl::Status DiscardGradients();
-  // Between steps: the parameters' memory was changed by other means than ShardedParameters and sessions.
+  // Between steps: the memory of all parameters was set by other means than ShardedParameters and sessions.
   absl::Status MarkParametersChanged();
 
   // Finished steps that were not returned before, oldest first; of the last kMetricsRingSize only. Never waits.
