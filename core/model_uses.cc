@@ -78,7 +78,9 @@ ModelUses ForwardUses(const Model& model) {
 absl::StatusOr<ModelUses> TrainingUses(const Model& model) {
   if (!model.loss().valid()) {
     return absl::InvalidArgumentError(
-        "training needs a loss and the model has none; call ModelBuilder::SetLoss with its float32 scalar output");
+        "training needs a loss and the model has none; call ModelBuilder::SetLoss with a float32 scalar output, or "
+        "name "
+        "one as \"loss\" in the model file");
   }
   ModelUses uses = ForwardUses(model);
   const size_t num_tensors = model.tensors().size();

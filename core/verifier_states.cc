@@ -47,9 +47,9 @@ std::vector<ByteRange> GatheredBytes(const Plan& plan, UnitId unit) {
 }
 
 absl::Status CheckEndResidents(const CheckedSchedule& schedule) {
-  const std::vector<std::vector<Copy>> slots = WeightSlots(schedule);
+  const Slots<Copy> slots = WeightSlots(schedule);
   for (const Resident& resident : schedule.schedule().end.residents) {
-    const std::vector<Copy>& copies = slots[resident.slot];
+    const absl::Span<const Copy> copies = InSlot(slots, resident.slot);
     const absl::string_view unit = UnitName(schedule.plan(), resident.unit);
     if (copies.empty() || copies.back().unit != resident.unit || copies.back().buffer != resident.buffer) {
       return absl::InternalError(
@@ -70,10 +70,9 @@ int CarriedPosition(const CheckedSchedule& schedule) {
 }
 
 // What the schedule starts with is reduced, before it is written again, as a gradient of the replay before.
-absl::Status CheckStartReductions(const CheckedSchedule& schedule,
-                                  const std::vector<std::vector<WireGradient>>& slots) {
+absl::Status CheckStartReductions(const CheckedSchedule& schedule, const Slots<WireGradient>& slots) {
   for (const OutstandingReduction& reduction : schedule.schedule().start.outstanding) {
-    const std::vector<WireGradient>& slot = slots[reduction.slot];
+    const absl::Span<const WireGradient> slot = InSlot(slots, reduction.slot);
     const auto gradient = std::find_if(slot.begin(), slot.end(), [&](const WireGradient& other) {
       return other.unit == reduction.unit && other.buffer == reduction.wire && !other.first_writer.valid();
     });
@@ -89,9 +88,9 @@ absl::Status CheckStartReductions(const CheckedSchedule& schedule,
   return absl::OkStatus();
 }
 
-absl::Status CheckEndReductions(const CheckedSchedule& schedule, const std::vector<std::vector<WireGradient>>& slots) {
+absl::Status CheckEndReductions(const CheckedSchedule& schedule, const Slots<WireGradient>& slots) {
   for (const OutstandingReduction& reduction : schedule.schedule().end.outstanding) {
-    const std::vector<WireGradient>& slot = slots[reduction.slot];
+    const absl::Span<const WireGradient> slot = InSlot(slots, reduction.slot);
     const auto gradient = std::find_if(slot.begin(), slot.end(), [&](const WireGradient& other) {
       return other.buffer == reduction.wire && !other.reduce.valid();
     });
@@ -177,7 +176,7 @@ absl::Status CheckFollows(const Plan& plan, const Schedule& earlier, const Sched
 }  // namespace
 
 absl::Status CheckStates(const CheckedSchedule& schedule) {
-  const std::vector<std::vector<WireGradient>> gradients = GradientSlots(schedule);
+  const Slots<WireGradient> gradients = GradientSlots(schedule);
   REPRISE_RETURN_IF_ERROR(CheckEndResidents(schedule));
   REPRISE_RETURN_IF_ERROR(CheckStartReductions(schedule, gradients));
   REPRISE_RETURN_IF_ERROR(CheckEndReductions(schedule, gradients));
