@@ -120,7 +120,7 @@ GraphSize LargestGraph(const Model& model, const ModelUses& uses, const ModelLay
   for (const UnitLayout& unit : layout.units) groups = std::max(groups, size(unit.groups));
   const int64_t reduce_commands = reduce_commands_per_unit * size(model.units());
   GraphSize of_microbatch = {kMicrobatchCommands + reduce_commands,
-                             groups * reduce_commands + size(model.parameters()) + 2 * size(model.tensors())};
+                             (groups + 1) * reduce_commands + size(model.parameters()) + 2 * size(model.tensors())};
   for (size_t c = 0; c < uses.calls.size(); ++c) {
     const internal::CallUses& call = uses.calls[c];
     const CallSpec& spec = model.calls()[c];

@@ -144,26 +144,30 @@ absl::Status CheckFullGradients(const CheckedSchedule& schedule) {
 
 // ---- one after another ----
 
+// Lists of a state are sorted by unit.
+template <class T>
+bool Contains(const std::vector<T>& list, const T& element) {
+  const auto found =
+      std::lower_bound(list.begin(), list.end(), element, [](const T& a, const T& b) { return a.unit < b.unit; });
+  return found != list.end() && *found == element;
+}
+
 absl::Status CheckFollows(const Plan& plan, const Schedule& earlier, const Schedule& later) {
   const std::string start = absl::StrCat(later.name, " may follow ", earlier.name, ", but ");
   for (const Resident& resident : later.start.residents) {
-    const auto& held = earlier.end.residents;
-    if (std::find(held.begin(), held.end(), resident) != held.end()) continue;
+    if (Contains(earlier.end.residents, resident)) continue;
     return absl::InternalError(absl::StrCat(
         start, "it starts with ", UnitName(plan, resident.unit), " resident in weight slot ", resident.slot, " as ",
         plan.buffer(resident.buffer).name, ", which ", earlier.name, " does not end with"));
   }
-  const auto contains = [](const std::vector<OutstandingReduction>& list, const OutstandingReduction& reduction) {
-    return std::find(list.begin(), list.end(), reduction) != list.end();
-  };
   for (const OutstandingReduction& reduction : later.start.outstanding) {
-    if (contains(earlier.end.outstanding, reduction)) continue;
+    if (Contains(earlier.end.outstanding, reduction)) continue;
     return absl::InternalError(absl::StrCat(start, "it starts with the reduction of ", UnitName(plan, reduction.unit),
                                             " in gradient slot ", reduction.slot, ", which ", earlier.name,
                                             " does not leave"));
   }
   for (const OutstandingReduction& reduction : earlier.end.outstanding) {
-    if (contains(later.start.outstanding, reduction)) continue;
+    if (Contains(later.start.outstanding, reduction)) continue;
     return absl::InternalError(absl::StrCat(start, "it does not take over the reduction of ",
                                             UnitName(plan, reduction.unit), " in gradient slot ", reduction.slot));
   }

