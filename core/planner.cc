@@ -124,7 +124,7 @@ GraphSize LargestGraph(const Model& model, const ModelUses& uses, const ModelLay
   for (size_t c = 0; c < uses.calls.size(); ++c) {
     const internal::CallUses& call = uses.calls[c];
     const CallSpec& spec = model.calls()[c];
-    const int64_t gathers = size(call.forward_units) + size(call.backward_units);
+    const int64_t gathers = size(call.forward_units) + (call.backward ? size(call.backward_units) : 0);
     of_microbatch.commands += gathers + 1 + (call.backward ? 1 : 0) + (spec.recompute ? 1 : 0);
     of_microbatch.uses += 2 * groups * gathers + 2 * size(call.forward_parameters) + size(call.backward_parameters) +
                           4 * size(call.parameter_gradients) + size(call.input_gradients) +

@@ -52,7 +52,9 @@ double SecondsTo(Work work, const Model& model, const PlanOptions& options, int 
     const std::clock_t start = std::clock();
     const absl::StatusOr<Plan> plan = PlanTraining(model, /*world_size=*/2, options);
     EXPECT_TRUE(plan.ok()) << plan.status();
-    if (plan.ok() && work == Work::kPlanAndVerify) EXPECT_TRUE(Verify(*plan).ok());
+    if (plan.ok() && work == Work::kPlanAndVerify) {
+      EXPECT_TRUE(Verify(*plan).ok());
+    }
     const double elapsed = static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC;
     least = std::min(least, elapsed);
   }

@@ -167,7 +167,7 @@ TEST(ReprisePlanTest, RefusesBadFlagsInOneLineWithARemedy) {
       {"--stack=2 --reduce=last --tail=carried", "kOncePerStep", "choose one"},
       {"--stack=2 --slots=2", "no flag --slots", "--help"},
       {"--stack=2147483647", "stack of 2147483647 units", "at most 1048575"},
-      {"--stack=1000000", "may need", "fewer units and calls"},
+      {"--stack=110000", "may need", "fewer units and calls"},
       {"--stack=2 --microbatches_per_graph=1000000 --microbatches=1000000",
        "a graph of 1000000 microbatches of 3 calls", "lower microbatches_per_graph"},
       {"--stack=2 --microbatches_per_graph=2147483647", "at most 1048576", "lower microbatches_per_graph"},

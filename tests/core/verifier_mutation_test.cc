@@ -262,5 +262,22 @@ TEST(VerifierMutationTest, NamesOptionsThatDoNotExist) {
   EXPECT_THAT(FirstMessage(plan), HasSubstr("an option of the plan has a value that does not exist"));
 }
 
+TEST(VerifierMutationTest, NamesTwoCarriedGradientsInOneSlot) {
+  testing::PlanBuilder b;
+  b.plan().options.gradient_slots = 2;
+  const UnitId u0 = b.Unit("u0", 128), u1 = b.Unit("u1", 128);
+  const BufferId wire0 = b.Buffer("wire0", Storage::kCommunicating, 256, 0);
+  const BufferId wire1 = b.Buffer("wire1", Storage::kCommunicating, 256, 256);
+  b.Start("body", 1).start.outstanding = {{u0, wire0, 0}, {u1, wire1, 1}};
+  b.Command(Begin{}, Lane::kCompute);
+  b.Command(ReduceScatter{u0, -1, 0, Transport::kDefault, AxisId(0)}, Lane::kReduceScatter,
+            {b.Use(wire0, Access::kRead, Role::kWire)}, {testing::Fork(0)});
+  b.Command(ReduceScatter{u1, -1, 0, Transport::kDefault, AxisId(0)}, Lane::kReduceScatter,
+            {b.Use(wire1, Access::kRead, Role::kWire)});
+  b.Command(End{}, Lane::kCompute, {}, {testing::Join(2)});
+  EXPECT_EQ(FirstMessage(b.Build()),
+            "the schedule starts with the gradients of u0 and u1 and reduces both in gradient slot 0");
+}
+
 }  // namespace
 }  // namespace reprise
