@@ -198,7 +198,7 @@ TEST(VerifierMutationTest, ThePlansAreValid) {
 }
 
 TEST(VerifierMutationTest, EveryReaderIsTotal) {
-  constexpr int kCases = 3000;
+  constexpr int kCases = 2000;
   const std::vector<Plan> plans = ValidPlans();
   for (int seed = 0; seed < kCases; ++seed) {
     SCOPED_TRACE(seed);
@@ -266,6 +266,7 @@ TEST(VerifierMutationTest, NamesTwoCarriedGradientsInOneSlot) {
   testing::PlanBuilder b;
   b.plan().options.gradient_slots = 2;
   const UnitId u0 = b.Unit("u0", 128), u1 = b.Unit("u1", 128);
+  b.Call("c");
   const BufferId wire0 = b.Buffer("wire0", Storage::kCommunicating, 256, 0);
   const BufferId wire1 = b.Buffer("wire1", Storage::kCommunicating, 256, 256);
   b.Start("body", 1).start.outstanding = {{u0, wire0, 0}, {u1, wire1, 1}};
