@@ -96,8 +96,12 @@ GradientPlanner::GradientPlanner(Plan& plan, const GradientPlan& gradients, bool
       gradients_(gradients),
       adds_(adds),
       builder_(builder),
-      slots_(*plan.options.gradient_slots + gradients.own_slots),
+      last_reduces_(*plan.options.gradient_slots + gradients.own_slots),
       locals_(plan.model.parameters().size()) {
+  for (int slot = 0; slot < *plan.options.gradient_slots; ++slot) free_.insert({CommandId(), slot});
+  for (size_t u = 0; u < plan.model.units().size(); ++u) {
+    wire_offsets_.push_back(WireOffsets(plan, UnitId(static_cast<int64_t>(u))));
+  }
   StartMicrobatch(0);
 }
 
@@ -116,7 +120,7 @@ const FlatGroup& GradientPlanner::GroupOf(ParameterId parameter) const {
 BufferUse GradientPlanner::WireUse(ParameterId parameter, BufferId wire, Access access) const {
   const ParameterPlace& place = plan_.layout.parameters[parameter.value()];
   const int64_t size = SizeOf(plan_.wire(GroupOf(parameter)));
-  const int64_t group = WireOffsets(plan_, plan_.model.parameter(parameter).unit)[place.group];
+  const int64_t group = wire_offsets_[plan_.model.parameter(parameter).unit.value()][place.group];
   return {wire,
           group + place.first_element * size,
           ElementsOf(plan_.model, parameter) * size,
@@ -131,19 +135,16 @@ absl::Status GradientPlanner::TakeSlot(UnitId unit, absl::string_view who, std::
   const int shared = *plan_.options.gradient_slots;
   if (const int own = gradients_.units[unit.value()].own_slot; own >= 0) {
     slot = shared + own;
-  } else {
-    for (int s = 0; s < shared; ++s) {
-      if (slots_[s].busy) continue;
-      if (slot < 0 || slots_[s].last_reduce < slots_[slot].last_reduce) slot = s;
-    }
+  } else if (!free_.empty()) {
+    slot = free_.begin()->second;  // the one that was reduced first
+    free_.erase(free_.begin());
   }
   if (slot < 0) {
     return absl::ResourceExhaustedError(
         absl::StrCat(who, " writes the gradients of more units at once than gradient_slots = ", shared,
                      " allows (unit \"", plan_.model.unit(unit).name, "\" found none free); raise gradient_slots"));
   }
-  slots_[slot].busy = true;
-  if (slots_[slot].last_reduce.valid()) after.push_back(slots_[slot].last_reduce);
+  if (last_reduces_[slot].valid()) after.push_back(last_reduces_[slot]);
   BufferId& wire = wires_[unit.value()];
   if (!wire.valid()) wire = AddWireBuffer(plan_, unit, absl::StrCat("m", position_));
   return absl::OkStatus();
@@ -192,6 +193,11 @@ absl::Status GradientPlanner::AddWriteUses(CallId call, const std::vector<Parame
     uses.push_back(use);
   }
   return absl::OkStatus();
+}
+
+void GradientPlanner::ReleaseSlot(int slot, CommandId reduce) {
+  last_reduces_[slot] = reduce;
+  if (slot < *plan_.options.gradient_slots) free_.insert({reduce, slot});
 }
 
 absl::Status GradientPlanner::Pack(UnitId unit) {
@@ -253,7 +259,7 @@ void GradientPlanner::ReduceAndAccumulate(UnitId unit, int position, BufferId wi
             total);
   const CommandId id =
       builder_.Add(ReduceScatter{unit, position, slot, transport, AxisId(0)}, Lane::kReduceScatter, std::move(reduce));
-  slots_[slot] = {false, id};
+  ReleaseSlot(slot, id);
   builder_.Add(Accumulate{unit, position, transport, mode}, Lane::kReduceScatter, std::move(accumulate));
 }
 

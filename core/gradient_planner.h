@@ -2,7 +2,10 @@
 #ifndef REPRISE_CORE_GRADIENT_PLANNER_H_
 #define REPRISE_CORE_GRADIENT_PLANNER_H_
 
+#include <cstdint>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -61,12 +64,8 @@ class GradientPlanner {
   void ReduceCarried(const OutstandingReduction& carried, int position);
 
  private:
-  struct Slot {
-    bool busy = false;      // taken, and its reduction not yet issued
-    CommandId last_reduce;  // of the copy before
-  };
-
   absl::Status TakeSlot(UnitId unit, absl::string_view who, std::vector<CommandId>& after);
+  void ReleaseSlot(int slot, CommandId reduce);
   absl::Status Pack(UnitId unit);
   void ReduceAndAccumulate(UnitId unit, int position, BufferId wire, int slot, AccumulateMode mode);
   BufferUse WireUse(ParameterId parameter, BufferId wire, Access access) const;
@@ -78,11 +77,13 @@ class GradientPlanner {
   const bool adds_;
   ScheduleBuilder& builder_;
   int position_ = 0;
-  std::vector<Slot> slots_;
-  std::vector<BufferId> wires_;   // by unit, of this microbatch; invalid: not yet needed
-  std::vector<int> unit_slots_;   // by unit, of this microbatch; -1: not yet taken
-  std::vector<BufferId> locals_;  // by parameter, of this microbatch: gradients to be packed
-  std::vector<bool> written_;     // by parameter, of this microbatch
+  std::vector<CommandId> last_reduces_;             // by slot: of the gradient that was in it before
+  std::set<std::pair<CommandId, int>> free_;        // shared slots that are not taken, with their last reductions
+  std::vector<std::vector<int64_t>> wire_offsets_;  // by unit, see WireOffsets
+  std::vector<BufferId> wires_;                     // by unit, of this microbatch; invalid: not yet needed
+  std::vector<int> unit_slots_;                     // by unit, of this microbatch; -1: not yet taken
+  std::vector<BufferId> locals_;                    // by parameter, of this microbatch: gradients to be packed
+  std::vector<bool> written_;                       // by parameter, of this microbatch
 };
 
 }  // namespace reprise::internal

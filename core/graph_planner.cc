@@ -17,6 +17,13 @@ BufferUse WholeUse(const Plan& plan, BufferId buffer, Access access, Role role, 
   return {buffer, 0, plan.buffer(buffer).num_bytes, access, role, id};
 }
 
+// The element of a list by unit, or null.
+template <class T>
+const T* FindUnit(const std::vector<T>& list, UnitId unit) {
+  const auto found = std::lower_bound(list.begin(), list.end(), unit, [](const T& a, UnitId b) { return a.unit < b; });
+  return found != list.end() && found->unit == unit ? &*found : nullptr;
+}
+
 class GraphPlanner {
  public:
   GraphPlanner(Plan& plan, const GraphInputs& inputs)
@@ -24,7 +31,8 @@ class GraphPlanner {
         in_(inputs),
         gradients_(plan, inputs.gradients, inputs.start == GraphStart::kSteady, builder_),
         copy_buffers_(inputs.gathers.copies.size()),
-        copy_readers_(inputs.gathers.copies.size()) {
+        copy_readers_(inputs.gathers.copies.size()),
+        unit_copies_(plan.model.units().size(), -1) {
     while (next_gather_ < in_.gathers.copies.size() && in_.gathers.copies[next_gather_].resident_at_start) {
       const GatheredCopy& copy = in_.gathers.copies[next_gather_];
       copy_buffers_[next_gather_++] = BoundaryBuffer(copy);
@@ -58,10 +66,8 @@ class GraphPlanner {
 
   // The buffer of a copy that lives across graphs; invalid for any other copy.
   BufferId BoundaryBuffer(const GatheredCopy& copy) const {
-    for (const Resident& resident : in_.boundary.residents) {
-      if (resident.unit == copy.unit && (copy.kept || copy.resident_at_start)) return resident.buffer;
-    }
-    return BufferId();
+    const Resident* resident = FindUnit(in_.boundary.residents, copy.unit);
+    return resident != nullptr && (copy.kept || copy.resident_at_start) ? resident->buffer : BufferId();
   }
 
   // Issues the gathers that may go out once `access` has been issued (-1: none has).
@@ -95,8 +101,9 @@ class GraphPlanner {
   }
 
   // Views of the parameters in the copies that the present access reads.
-  void AddParameterUses(const std::vector<ParameterId>& parameters, std::vector<BufferUse>& uses) const {
+  void AddParameterUses(const std::vector<ParameterId>& parameters, std::vector<BufferUse>& uses) {
     const std::vector<int>& copies = in_.gathers.access_copies[access_commands_.size()];
+    for (int copy : copies) unit_copies_[in_.gathers.copies[copy].unit.value()] = copy;
     for (ParameterId p : parameters) {
       const UnitId unit = plan_.model.parameter(p).unit;
       const UnitLayout& layout = plan_.layout.units[unit.value()];
@@ -104,14 +111,14 @@ class GraphPlanner {
       const int64_t size = SizeOf(plan_.model.parameter(p).spec.dtype);
       BufferUse use{
           plan_.unit_buffers[unit.value()].weights[place.group], 0, 0, Access::kRead, Role::kParameter, p.value()};
-      for (int copy : copies) {
-        if (in_.gathers.copies[copy].unit != unit) continue;
+      if (const int copy = unit_copies_[unit.value()]; copy >= 0) {
         use.buffer = copy_buffers_[copy];
         use.offset = layout.gathered_offsets[place.group] + place.first_element * size;
         use.num_bytes = NumElements(plan_.model.parameter(p).spec.shape) * size;
       }
       uses.push_back(use);
     }
+    for (int copy : copies) unit_copies_[in_.gathers.copies[copy].unit.value()] = -1;
   }
 
   // Closes the present access: `command` is its last command.
@@ -191,9 +198,7 @@ class GraphPlanner {
     std::vector<BufferUse> uses;
     std::vector<CommandId> after;
     AddParameterUses(call_uses.backward_parameters, uses);
-    for (size_t i = 0; i < spec.saved.size(); ++i) {
-      const TensorId t = spec.saved[i];
-      if (std::find(spec.saved.begin(), spec.saved.begin() + i, t) != spec.saved.begin() + i) continue;
+    for (TensorId t : spec.saved) {
       uses.push_back(TensorUse(t, saved[t.value()], Access::kRead, Role::kSaved));
     }
     for (TensorId t : call_uses.output_gradients) {
@@ -251,10 +256,8 @@ class GraphPlanner {
   }
 
   absl::Status Complete(UnitId unit, bool last) {
-    for (const OutstandingReduction& carried : in_.boundary.outstanding) {
-      if (last && carried.unit == unit) return gradients_.Carry(carried);
-    }
-    return gradients_.Reduce(unit);
+    const OutstandingReduction* carried = last ? FindUnit(in_.boundary.outstanding, unit) : nullptr;
+    return carried != nullptr ? gradients_.Carry(*carried) : gradients_.Reduce(unit);
   }
 
   Plan& plan_;
@@ -263,6 +266,7 @@ class GraphPlanner {
   GradientPlanner gradients_;
   std::vector<BufferId> copy_buffers_;   // by copy
   std::vector<CommandId> copy_readers_;  // by copy: its last reader so far
+  std::vector<int> unit_copies_;         // by unit: its copy while AddParameterUses runs, else -1
   size_t next_gather_ = 0;
   std::vector<CommandId> access_commands_;  // of the accesses issued so far
   int position_ = 0;

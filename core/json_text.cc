@@ -65,6 +65,11 @@ class Checker : public json::json_sax_t {
 }  // namespace
 
 absl::StatusOr<json> ParseJson(absl::string_view text) {
+  // The parser takes a NUL for the end of the text.
+  if (const size_t nul = text.find('\0'); nul != absl::string_view::npos) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("JSON text: byte ", nul + 1, " of ", text.size(), " is a NUL; remove it"));
+  }
   Checker checker;
   json::sax_parse(text.begin(), text.end(), &checker);
   REPRISE_RETURN_IF_ERROR(checker.status());

@@ -8,8 +8,8 @@
 
 namespace reprise::internal {
 
-// The value of a JSON text. InvalidArgument, with the byte or key, for malformed text, a key that an object holds
-// twice, or nesting deeper than 16.
+// The value of a JSON text. InvalidArgument, with the byte or key, for malformed text, a NUL byte, a key that an object
+// holds twice, or nesting deeper than 16.
 absl::StatusOr<nlohmann::json> ParseJson(absl::string_view text);
 
 }  // namespace reprise::internal

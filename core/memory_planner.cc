@@ -52,20 +52,22 @@ class ArenaItems {
   int64_t lower_bound_ = 0;
 };
 
-// Places persistent buffers. Transient ones get offset 0 and are only added up, so that no sum of them can overflow.
+// Places persistent buffers. Transient ones get offset 0 and are only added up, so that no sum of any can overflow.
 absl::Status PlaceOneAfterTheOther(Plan& plan) {
   constexpr int64_t kMax = std::numeric_limits<int64_t>::max();
   std::array<int64_t, kNumStorages> end = {};
+  int64_t total = 0;
   for (Buffer& buffer : plan.buffers) {
     buffer.offset = 0;
     if (buffer.storage == Storage::kExternal || buffer.num_bytes == 0) continue;
-    int64_t& end_of_storage = end[static_cast<int>(buffer.storage)];
-    if (buffer.num_bytes > kMax - (kBufferAlignment - 1) - end_of_storage) {
+    if (buffer.num_bytes > kMax - (kBufferAlignment - 1) - total) {
       return absl::ResourceExhaustedError(
-          absl::StrCat("buffer ", buffer.name, " of ", buffer.num_bytes, " bytes does not fit behind the ",
-                       end_of_storage, " bytes before it in storage ", std::string(Name(buffer.storage)),
-                       ": together they exceed ", kMax, "; make the tensors smaller"));
+          absl::StrCat("buffer ", buffer.name, " of ", buffer.num_bytes, " bytes in storage ",
+                       std::string(Name(buffer.storage)), " does not fit behind the ", total,
+                       " bytes of the buffers before it: together they exceed ", kMax, "; make the tensors smaller"));
     }
+    total += PaddedBytes(buffer.num_bytes);
+    int64_t& end_of_storage = end[static_cast<int>(buffer.storage)];
     if (!IsTransient(buffer.storage)) buffer.offset = end_of_storage;
     end_of_storage += PaddedBytes(buffer.num_bytes);
   }

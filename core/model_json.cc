@@ -160,7 +160,9 @@ Reader Into(int64_t* out) {
     const bool fits = value.is_number_integer() &&
                       (!value.is_number_unsigned() ||
                        value.get<uint64_t>() <= static_cast<uint64_t>(std::numeric_limits<int64_t>::max()));
-    if (!fits) return WrongType(value, place, "an integer that fits 64 bits with sign");
+    constexpr char kWanted[] = "an integer that fits 64 bits with sign";
+    if (!fits && value.is_number()) return Mistake(place, absl::StrCat("is ", value.dump(), "; give ", kWanted));
+    if (!fits) return WrongType(value, place, kWanted);
     *out = value.get<int64_t>();
     return absl::OkStatus();
   };

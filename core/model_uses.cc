@@ -1,22 +1,13 @@
 #include "core/model_uses.h"
 
 #include <algorithm>
+#include <set>
 
 #include "absl/strings/str_cat.h"
 #include "reprise/core/status_macros.h"
 
 namespace reprise::internal {
 namespace {
-
-template <class T>
-void AddOnce(std::vector<T>& list, const T& value) {
-  if (std::find(list.begin(), list.end(), value) == list.end()) list.push_back(value);
-}
-
-template <class T>
-bool Contains(const std::vector<T>& list, const T& value) {
-  return std::find(list.begin(), list.end(), value) != list.end();
-}
 
 bool HasElements(const Model& model, UnitId unit) {
   const std::vector<ParameterId>& parameters = model.unit(unit).parameters;
@@ -26,10 +17,11 @@ bool HasElements(const Model& model, UnitId unit) {
 
 CallUses UsesOf(const Model& model, const CallSpec& call) {
   CallUses uses;
+  std::set<UnitId> forward_units, backward_units;
   const auto need = [&](UnitId unit, bool backward) {
-    if (!HasElements(model, unit)) return;
-    AddOnce(uses.forward_units, unit);
-    if (backward) AddOnce(uses.backward_units, unit);
+    if (forward_units.insert(unit).second && HasElements(model, unit)) uses.forward_units.push_back(unit);
+    if (!backward || !backward_units.insert(unit).second) return;
+    if (HasElements(model, unit)) uses.backward_units.push_back(unit);
   };
   const auto view = [&](ParameterId parameter, bool backward) {
     uses.forward_parameters.push_back(parameter);
@@ -47,9 +39,11 @@ CallUses UsesOf(const Model& model, const CallSpec& call) {
     need(unit, /*backward=*/call.recompute);
     for (ParameterId p : model.unit(unit).parameters) view(p, /*backward=*/false);
   }
-  for (TensorId t : call.inputs) AddOnce(uses.inputs, t);
+  uses.inputs = call.inputs;
+  std::set<TensorId> shared(call.inputs.begin(), call.inputs.end());
+  shared.insert(call.outputs.begin(), call.outputs.end());
   for (TensorId t : call.saved) {
-    if (!Contains(call.inputs, t) && !Contains(call.outputs, t)) AddOnce(uses.private_tensors, t);
+    if (shared.count(t) == 0) uses.private_tensors.push_back(t);
   }
   return uses;
 }
@@ -78,7 +72,9 @@ ModelUses ForwardUses(const Model& model) {
 absl::StatusOr<ModelUses> TrainingUses(const Model& model) {
   if (!model.loss().valid()) {
     return absl::InvalidArgumentError(
-        "training needs a loss and the model has none; call ModelBuilder::SetLoss with its float32 scalar output");
+        "training needs a loss and the model has none; call ModelBuilder::SetLoss with a float32 scalar output, or "
+        "name "
+        "one as \"loss\" in the model file");
   }
   ModelUses uses = ForwardUses(model);
   const size_t num_tensors = model.tensors().size();

@@ -17,34 +17,6 @@ absl::Status Mistake(const Args&... args) {
   return absl::InvalidArgumentError(absl::StrCat(args...));
 }
 
-// Length of the UTF-8 sequence at the start of `text`, 0 if there is none.
-size_t SequenceLength(absl::string_view text) {
-  const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
-  const unsigned char lead = byte(0);
-  if (lead < 0x80) return 1;
-  const size_t length = lead >= 0xc2 && lead <= 0xdf   ? 2
-                        : lead >= 0xe0 && lead <= 0xef ? 3
-                        : lead >= 0xf0 && lead <= 0xf4 ? 4
-                                                       : 0;
-  if (length == 0 || text.size() < length) return 0;
-  for (size_t i = 1; i < length; ++i) {
-    if ((byte(i) & 0xc0) != 0x80) return 0;
-  }
-  // Overlong forms, surrogates and what lies beyond U+10FFFF.
-  const bool bad = (lead == 0xe0 && byte(1) < 0xa0) || (lead == 0xed && byte(1) > 0x9f) ||
-                   (lead == 0xf0 && byte(1) < 0x90) || (lead == 0xf4 && byte(1) > 0x8f);
-  return bad ? 0 : length;
-}
-
-bool IsPrintable(absl::string_view name) {
-  while (!name.empty()) {
-    const size_t length = SequenceLength(name);
-    if (length == 0 || static_cast<unsigned char>(name[0]) < 0x20 || name[0] == 0x7f) return false;
-    name.remove_prefix(length);
-  }
-  return true;
-}
-
 // Names of one kind of thing, as they are added.
 class NameList {
  public:
@@ -59,7 +31,7 @@ class NameList {
     }
     if (!IsPrintable(name)) {
       return Mistake("name of ", what_, " ", position, ", ", Quoted(name),
-                     ", holds control characters or is not UTF-8; use printable text");
+                     ", holds control or bidirectional formatting characters or is not UTF-8; use printable text");
     }
     const auto [entry, added] = positions_.emplace(name, position);
     if (added) return absl::OkStatus();
@@ -71,6 +43,11 @@ class NameList {
   const absl::string_view what_;
   std::map<std::string, size_t> positions_;
 };
+
+absl::Status CheckCount(absl::string_view what, size_t count) {
+  if (count <= kMaxModelItems) return absl::OkStatus();
+  return Mistake("the model has ", count, " ", what, "; give at most ", kMaxModelItems);
+}
 
 absl::Status CheckShape(const std::string& what, const Shape& shape, DType dtype) {
   int64_t num_bytes = SizeOf(dtype);
@@ -96,6 +73,10 @@ class Validator {
   }
 
   absl::Status Run() {
+    REPRISE_RETURN_IF_ERROR(CheckCount("units", model_.units().size()));
+    REPRISE_RETURN_IF_ERROR(CheckCount("parameters", model_.parameters().size()));
+    REPRISE_RETURN_IF_ERROR(CheckCount("tensors", model_.tensors().size()));
+    REPRISE_RETURN_IF_ERROR(CheckCount("calls", model_.calls().size()));
     REPRISE_RETURN_IF_ERROR(CheckUnits());
     REPRISE_RETURN_IF_ERROR(CheckParameters());
     REPRISE_RETURN_IF_ERROR(CheckTensors());
@@ -154,6 +135,10 @@ class Validator {
     for (const Tensor& tensor : model_.tensors()) {
       REPRISE_RETURN_IF_ERROR(names.Add(tensor.spec.name));
       const std::string text = absl::StrCat("tensor ", Quoted(tensor.spec.name));
+      if (SizeOf(tensor.spec.dtype) == 0) {
+        return Mistake(text, " has dtype ", static_cast<int>(tensor.spec.dtype),
+                       ", which does not exist; use f32, bf16, i32 or u8");
+      }
       REPRISE_RETURN_IF_ERROR(CheckShape(text, tensor.spec.shape, tensor.spec.dtype));
       REPRISE_RETURN_IF_ERROR(AddBytes(text, NumElements(tensor.spec.shape) * SizeOf(tensor.spec.dtype)));
       if (tensor.spec.external && tensor.kind == TensorKind::kActivation) {

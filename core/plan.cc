@@ -7,12 +7,13 @@
 namespace reprise {
 namespace {
 
+// Unsigned, so that a plan that Verify refuses has some sum too.
 int64_t SumWhere(const std::array<int64_t, kNumStorages>& bytes, bool transient) {
-  int64_t sum = 0;
+  uint64_t sum = 0;
   for (int s = 0; s < kNumStorages; ++s) {
-    if (IsTransient(static_cast<Storage>(s)) == transient) sum += bytes[s];
+    if (IsTransient(static_cast<Storage>(s)) == transient) sum += static_cast<uint64_t>(bytes[s]);
   }
-  return sum;
+  return static_cast<int64_t>(sum);
 }
 
 void AddCounts(const Plan& plan, int schedule, int64_t times, PlanSummary& summary) {
@@ -59,6 +60,12 @@ bool IsCollective(const Command& command) {
 
 absl::StatusOr<PlanSummary> Summarize(const Plan& plan, int microbatches) {
   const int per_graph = plan.options.microbatches_per_graph.value_or(1);
+  const auto exists = [&](int schedule) { return schedule < static_cast<int64_t>(plan.schedules.size()); };
+  if (per_graph < 1 || !exists(plan.first) || !exists(plan.body) || !exists(plan.finish) || !exists(plan.step)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the plan has ", plan.schedules.size(), " schedules of ", per_graph, " microbatches and names ", plan.first,
+        ", ", plan.body, ", ", plan.finish, " and ", plan.step, " of them; give one that passes Verify"));
+  }
   if (microbatches < 1 || microbatches % per_graph != 0) {
     return absl::InvalidArgumentError(
         absl::StrCat("a step of ", microbatches, " microbatches does not divide into graphs of ", per_graph,

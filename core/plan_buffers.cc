@@ -1,10 +1,12 @@
 #include "core/plan_buffers.h"
 
+#include <limits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "core/persistent_buffers.h"
 #include "reprise/core/control_block.h"
+#include "reprise/core/status_macros.h"
 
 namespace reprise {
 namespace {
@@ -72,7 +74,18 @@ void AddTrainingBuffers(Plan& plan) {
   plan.metrics = AddBuffer(plan, "metrics", Storage::kHostVisible, sizeof(MetricsRing));
 }
 
-void AddTensorBuffers(Plan& plan, bool training) {
+// Two slots for each microbatch of a graph, of a tensor of `num_bytes`. No other buffer is a multiple of what the
+// model's own limits bound.
+absl::StatusOr<int64_t> StagingBytes(const Plan& plan, const std::string& name, int64_t num_bytes) {
+  const int64_t slots = int64_t{2} * *plan.options.microbatches_per_graph;
+  const int64_t padded = AlignUp(num_bytes);
+  if (padded <= std::numeric_limits<int64_t>::max() / slots) return slots * padded;
+  return absl::ResourceExhaustedError(absl::StrCat("staging of input \"", name, "\" takes ", slots, " slots of ",
+                                                   padded, " bytes, which exceed ", std::numeric_limits<int64_t>::max(),
+                                                   "; make the input smaller or lower microbatches_per_graph"));
+}
+
+absl::Status AddTensorBuffers(Plan& plan, bool training) {
   for (const Tensor& tensor : plan.model.tensors()) {
     TensorBuffers& buffers = plan.tensor_buffers.emplace_back();
     const std::string& name = tensor.spec.name;
@@ -80,8 +93,8 @@ void AddTensorBuffers(Plan& plan, bool training) {
     if (tensor.spec.external) {
       buffers.value = AddBuffer(plan, name, Storage::kExternal, bytes);
     } else if (tensor.kind == TensorKind::kInput) {
-      buffers.staging = AddBuffer(plan, absl::StrCat("staging.", name), Storage::kSession,
-                                  2 * *plan.options.microbatches_per_graph * AlignUp(bytes));
+      REPRISE_ASSIGN_OR_RETURN(const int64_t staging_bytes, StagingBytes(plan, name, bytes));
+      buffers.staging = AddBuffer(plan, absl::StrCat("staging.", name), Storage::kSession, staging_bytes);
     } else if (tensor.kind != TensorKind::kActivation) {
       buffers.value = AddBuffer(plan, name, Storage::kSession, bytes);
     }
@@ -89,6 +102,7 @@ void AddTensorBuffers(Plan& plan, bool training) {
       buffers.kept_gradient = AddBuffer(plan, absl::StrCat("kept_gradient.", name), Storage::kSession, bytes);
     }
   }
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -100,13 +114,13 @@ BufferId AddBuffer(Plan& plan, std::string name, Storage storage, int64_t num_by
   return BufferId(static_cast<int64_t>(plan.buffers.size()) - 1);
 }
 
-void AddPersistentBuffers(Plan& plan, bool training) {
+absl::Status AddPersistentBuffers(Plan& plan, bool training) {
   ParameterBuffers parameters = PlanParameterBuffers(plan.model, plan.layout, plan.options.master);
   plan.buffers = std::move(parameters.buffers);
   plan.unit_buffers = std::move(parameters.units);
   plan.control = AddBuffer(plan, "control", Storage::kSession, sizeof(ControlBlock));
   if (training) AddTrainingBuffers(plan);
-  AddTensorBuffers(plan, training);
+  return AddTensorBuffers(plan, training);
 }
 
 BufferId AddGatheredBuffer(Plan& plan, UnitId unit, const std::string& label) {

@@ -4,6 +4,7 @@
 
 #include <string>
 
+#include "absl/status/status.h"
 #include "reprise/core/plan.h"
 
 namespace reprise::internal {
@@ -12,7 +13,8 @@ BufferId AddBuffer(Plan& plan, std::string name, Storage storage, int64_t num_by
 
 // Everything that outlives a replay: parameters, and for training accumulators, optimizer state and step values;
 // staging, outputs, state and external tensors. Fills Plan::unit_buffers, tensor_buffers and the named ids.
-void AddPersistentBuffers(Plan& plan, bool training);
+// ResourceExhausted, naming the tensor, for staging of more bytes than an int64 counts.
+absl::Status AddPersistentBuffers(Plan& plan, bool training);
 
 // A gathered copy of a unit.
 BufferId AddGatheredBuffer(Plan& plan, UnitId unit, const std::string& label);

@@ -61,6 +61,13 @@ Field OfOptional(absl::string_view name, std::optional<int> value) {
 std::string UnitName(const Plan& plan, UnitId id) { return NameIn(plan.model.units(), id, "unit"); }
 std::string CallName(const Plan& plan, CallId id) { return NameIn(plan.model.calls(), id, "call"); }
 
+std::string ParameterName(const Plan& plan, ParameterId id) {
+  if (!id.valid() || static_cast<size_t>(id.value()) >= plan.model.parameters().size()) {
+    return absl::StrCat("parameter#", id.value());
+  }
+  return plan.model.parameter(id).spec.name;
+}
+
 CommandFields FieldsOf(const Plan& plan, const Command& command) {
   const auto unit = [&](UnitId id) { return OfText("unit", UnitName(plan, id)); };
   const auto call = [&](CallId id) { return OfText("call", CallName(plan, id)); };

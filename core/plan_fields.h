@@ -30,6 +30,7 @@ std::vector<Field> FieldsOf(const PlanOptions& options);
 // The name of the element `id` of a list of the model or the plan, or "kind#number" if there is none.
 std::string UnitName(const Plan& plan, UnitId id);
 std::string CallName(const Plan& plan, CallId id);
+std::string ParameterName(const Plan& plan, ParameterId id);
 
 }  // namespace reprise::internal
 

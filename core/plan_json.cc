@@ -66,7 +66,7 @@ Json OfUnits(const Plan& plan) {
     const UnitLayout& layout = plan.layout.units[u];
     Json groups = Array(layout.groups, [&](const FlatGroup& group) {
       Json parameters = Array(group.parameters, [&](const PlacedParameter& placed) -> Json {
-        return {{"parameter", plan.model.parameter(placed.parameter).spec.name},
+        return {{"parameter", internal::ParameterName(plan, placed.parameter)},
                 {"first_element", placed.first_element},
                 {"num_elements", placed.num_elements}};
       });

@@ -1,9 +1,11 @@
 #include "reprise/core/planner.h"
 
 #include <algorithm>
+#include <initializer_list>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "core/graph_planner.h"
 #include "core/memory_planner.h"
 #include "core/model_uses.h"
@@ -23,10 +25,24 @@ using internal::WeightAccess;
 // so few are needed; after this many the body starts with nothing, which is always right.
 constexpr int kMaxResidencyRounds = 16;
 
+// Of optimizers that keep something per element; Adam has 2.
+constexpr int kMaxOptimizerStates = 16;
+// Bounds the memory and time of planning: a million commands take a few GB and half a minute.
+constexpr int64_t kMaxGraphCommands = int64_t{1} << 20;
+constexpr int64_t kMaxGraphUses = int64_t{1} << 24;
+
 absl::Status CheckAtLeast(const char* option, std::optional<int> value, int least) {
   if (!value.has_value() || *value >= least) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat(option, " is ", *value, " but must be at least ", least, "; leave it unset for the default"));
+}
+
+// `values` are the enumerators, in order.
+template <class Enum>
+absl::Status CheckKnown(const char* option, Enum value, std::initializer_list<const char*> values) {
+  if (static_cast<size_t>(value) < values.size()) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(option, " is ", static_cast<int>(value),
+                                                 ", which does not exist; use one of ", absl::StrJoin(values, ", ")));
 }
 
 absl::Status CheckOptions(const PlanOptions& options) {
@@ -34,7 +50,15 @@ absl::Status CheckOptions(const PlanOptions& options) {
   REPRISE_RETURN_IF_ERROR(CheckAtLeast("weight_slots", options.weight_slots, 1));
   REPRISE_RETURN_IF_ERROR(CheckAtLeast("gradient_slots", options.gradient_slots, 1));
   REPRISE_RETURN_IF_ERROR(CheckAtLeast("microbatches_per_graph", options.microbatches_per_graph, 1));
-  REPRISE_RETURN_IF_ERROR(CheckAtLeast("optimizer_states", options.optimizer_states, 0));
+  if (options.optimizer_states < 0 || options.optimizer_states > kMaxOptimizerStates) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("optimizer_states is ", options.optimizer_states, "; give 0 to ", kMaxOptimizerStates));
+  }
+  REPRISE_RETURN_IF_ERROR(CheckKnown("residency", options.residency, {"kKeep", "kOff"}));
+  REPRISE_RETURN_IF_ERROR(CheckKnown("reduce", options.reduce, {"kEveryMicrobatch", "kOncePerStep"}));
+  REPRISE_RETURN_IF_ERROR(CheckKnown("tail", options.tail, {"kInGraph", "kCarried"}));
+  REPRISE_RETURN_IF_ERROR(
+      CheckKnown("transport", options.transport, {"kAuto", "kDefault", "kSymmetric", "kCopyEngine"}));
   for (const auto& [name, dtype] : {std::pair{"wire", options.wire}, std::pair{"master", options.master}}) {
     if (IsFloatingPoint(dtype)) continue;
     return absl::InvalidArgumentError(
@@ -79,6 +103,48 @@ std::vector<WeightAccess> Accesses(const ModelUses& uses, int microbatches, bool
     }
   }
   return accesses;
+}
+
+// The most commands that a graph may have, and the most buffers that they may use.
+struct GraphSize {
+  int64_t commands = 0, uses = 0;
+};
+
+GraphSize LargestGraph(const Model& model, const ModelUses& uses, const ModelLayout& layout, int microbatches,
+                       bool training) {
+  constexpr int64_t kBoundaryCommands = 3;                    // Begin, NextMicrobatch, End
+  constexpr int64_t kMicrobatchCommands = 2;                  // StageInputs, RecordLoss
+  const int64_t reduce_commands_per_unit = training ? 3 : 0;  // PackGradients, ReduceScatter, Accumulate
+  const auto size = [](const auto& list) { return static_cast<int64_t>(list.size()); };
+  int64_t groups = 0;
+  for (const UnitLayout& unit : layout.units) groups = std::max(groups, size(unit.groups));
+  const int64_t reduce_commands = reduce_commands_per_unit * size(model.units());
+  GraphSize of_microbatch = {kMicrobatchCommands + reduce_commands,
+                             (groups + 1) * reduce_commands + size(model.parameters()) + 2 * size(model.tensors())};
+  for (size_t c = 0; c < uses.calls.size(); ++c) {
+    const internal::CallUses& call = uses.calls[c];
+    const CallSpec& spec = model.calls()[c];
+    const int64_t gathers = size(call.forward_units) + (call.backward ? size(call.backward_units) : 0);
+    of_microbatch.commands += gathers + 1 + (call.backward ? 1 : 0) + (spec.recompute ? 1 : 0);
+    of_microbatch.uses += 2 * groups * gathers + 2 * size(call.forward_parameters) + size(call.backward_parameters) +
+                          4 * size(call.parameter_gradients) + size(call.input_gradients) +
+                          size(call.output_gradients) + 2 * size(call.inputs) + 2 * size(spec.outputs) +
+                          3 * size(spec.saved) + 3 * (size(spec.state) + 2);
+  }
+  // The reductions of one more microbatch may be carried from the graph before.
+  return {kBoundaryCommands + reduce_commands + microbatches * of_microbatch.commands,
+          (int64_t{microbatches} + 1) * of_microbatch.uses};
+}
+
+absl::Status CheckGraphSize(const Model& model, const ModelUses& uses, const ModelLayout& layout, int microbatches,
+                            bool training) {
+  const GraphSize size = LargestGraph(model, uses, layout, microbatches, training);
+  if (size.commands <= kMaxGraphCommands && size.uses <= kMaxGraphUses) return absl::OkStatus();
+  return absl::ResourceExhaustedError(
+      absl::StrCat("a graph of ", microbatches, microbatches == 1 ? " microbatch" : " microbatches", " of ",
+                   model.calls().size(), " calls may need ", size.commands, " commands with ", size.uses,
+                   " buffer uses, but at most ", kMaxGraphCommands, " with ", kMaxGraphUses, " are planned; ",
+                   microbatches == 1 ? "give the model fewer units and calls" : "lower microbatches_per_graph"));
 }
 
 // What the body starts with: the copies that both `first` and the body itself end with, in the same slots.
@@ -132,13 +198,19 @@ absl::StatusOr<Plan> MakePlan(const Model& model, int world_size, PlanOptions op
   plan.model = model;
   REPRISE_ASSIGN_OR_RETURN(plan.layout, LayOut(model, world_size));
   plan.axes = {{"data", world_size}};
+  options.microbatches_per_graph = options.microbatches_per_graph.value_or(1);
+  const int microbatches = *options.microbatches_per_graph;
+  const int num_units = static_cast<int>(model.units().size());
+  REPRISE_RETURN_IF_ERROR(CheckGraphSize(model, uses, plan.layout, microbatches, training));
   const SlotNeed need = WeightSlotNeed(uses);
   options.prefetch_depth = options.prefetch_depth.value_or(1);
   options.weight_slots = options.weight_slots.value_or(std::max(2, need.units));
   const internal::GradientPlan gradients = internal::PlanGradients(plan, options, uses);
   options.gradient_slots =
       options.gradient_slots.value_or(std::max(2, internal::GradientSlotNeed(gradients, uses, model)));
-  options.microbatches_per_graph = options.microbatches_per_graph.value_or(1);
+  // A graph has no more wire gradients to put in them.
+  options.gradient_slots = static_cast<int>(
+      std::min<int64_t>(*options.gradient_slots, std::max<int64_t>(2, int64_t{num_units} * microbatches)));
   if (options.transport == Transport::kAuto) options.transport = Transport::kDefault;
   plan.options = options;
   plan.held_gradient_slots = gradients.own_slots;
@@ -150,10 +222,9 @@ absl::StatusOr<Plan> MakePlan(const Model& model, int world_size, PlanOptions op
   int gathered_units = 0;
   for (const UnitLayout& unit : plan.layout.units) gathered_units += unit.gathered_bytes > 0 ? 1 : 0;
   plan.weight_slots = std::min(*options.weight_slots, gathered_units);
-  internal::AddPersistentBuffers(plan, training);
+  REPRISE_RETURN_IF_ERROR(internal::AddPersistentBuffers(plan, training));
 
-  const std::vector<WeightAccess> accesses = Accesses(uses, *options.microbatches_per_graph, training);
-  const int num_units = static_cast<int>(model.units().size());
+  const std::vector<WeightAccess> accesses = Accesses(uses, microbatches, training);
   internal::Boundary boundary;
   std::vector<StartResident> steady =
       SteadyResidents(accesses, num_units, plan.weight_slots, *options.prefetch_depth, options.residency);

@@ -1,6 +1,7 @@
 #include "core/schedule_builder.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 namespace reprise::internal {
@@ -25,13 +26,13 @@ CommandId ScheduleBuilder::Add(Command command, Lane lane, std::vector<BufferUse
   const CommandId id(static_cast<int64_t>(commands_.size()));
   std::array<Requirement, 4> requirements = {kNothing, kNothing, kNothing, kNothing};
   auto& [data, order, fork, join] = requirements;
-  for (const BufferUse& use : uses) Track(id, lane, use, data);
+  commands_.push_back({std::move(command), lane, std::move(uses), {}});
+  for (const BufferUse& use : commands_.back().uses) Track(id, lane, use, data);
   for (CommandId earlier : after) Require(earlier, order);
   if (!std::exchange(forked_[static_cast<int>(lane)], true)) Require(CommandId(0), fork);
-  if (std::holds_alternative<End>(command)) {
+  if (std::holds_alternative<End>(commands_.back().command)) {
     for (int from = 0; from < kNumLanes; ++from) join[from] = order_.Tail(static_cast<Lane>(from))[from];
   }
-  commands_.push_back({std::move(command), lane, std::move(uses), {}});
   std::vector<Wait> waits = Reduce(lane, requirements);
   for (size_t i = 0; i < waits.size(); ++i) {
     const int from = static_cast<int>(commands_[waits[i].command.value()].lane);
@@ -47,30 +48,40 @@ std::vector<ScheduledCommand> ScheduleBuilder::Finish() {
   return std::move(commands_);
 }
 
+ScheduleBuilder::Ranges::iterator ScheduleBuilder::CutAt(Ranges& ranges, int64_t offset) {
+  const auto after = ranges.lower_bound(offset);
+  if (after != ranges.end() && after->first == offset) return after;
+  return ranges.emplace_hint(after, offset, after == ranges.begin() ? Touched{} : std::prev(after)->second);
+}
+
 void ScheduleBuilder::Require(CommandId command, Requirement& requirement) const {
   int32_t& latest = requirement[static_cast<int>(commands_[command.value()].lane)];
   latest = std::max(latest, command.value());
 }
 
+void ScheduleBuilder::RequireFromOther(CommandId command, Lane lane, Requirement& requirement) const {
+  if (command.valid() && commands_[command.value()].lane != lane) Require(command, requirement);
+}
+
 void ScheduleBuilder::Track(CommandId id, Lane lane, const BufferUse& use, Requirement& data) {
   if (use.num_bytes == 0) return;
-  const int64_t begin = use.offset, end = use.offset + use.num_bytes;
-  const bool writes = use.access != Access::kRead;
   const size_t buffer = static_cast<size_t>(use.buffer.value());
   if (buffer >= touched_.size()) touched_.resize(buffer + 1);
-  std::vector<Touched>& touched = touched_[buffer];
-  for (const Touched& earlier : touched) {
-    if (earlier.lane != lane && earlier.begin < end && begin < earlier.end && (writes || earlier.writes)) {
-      Require(earlier.command, data);
+  Ranges& ranges = touched_[buffer];
+  const auto end = CutAt(ranges, use.offset + use.num_bytes);
+  const auto begin = CutAt(ranges, use.offset);
+  const bool writes = use.access != Access::kRead;
+  for (auto range = begin; range != end; ++range) {
+    Touched& touched = range->second;
+    RequireFromOther(touched.writer, lane, data);
+    for (CommandId reader : touched.readers) {
+      if (writes) RequireFromOther(reader, lane, data);
     }
+    if (!writes) touched.readers[static_cast<int>(lane)] = id;
   }
-  // What a write covers need not be remembered: whoever conflicts with it conflicts with the write too.
-  const auto replaced = [&](const Touched& earlier) {
-    if (writes) return begin <= earlier.begin && earlier.end <= end && earlier.command != id;
-    return !earlier.writes && earlier.lane == lane && earlier.begin == begin && earlier.end == end;
-  };
-  touched.erase(std::remove_if(touched.begin(), touched.end(), replaced), touched.end());
-  touched.push_back({begin, end, writes, lane, id});
+  if (!writes) return;
+  begin->second = {.writer = id};
+  ranges.erase(std::next(begin), end);
 }
 
 std::vector<Wait> ScheduleBuilder::Reduce(Lane lane, const std::array<Requirement, 4>& requirements) {

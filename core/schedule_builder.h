@@ -3,6 +3,8 @@
 #define REPRISE_CORE_SCHEDULE_BUILDER_H_
 
 #include <array>
+#include <cstdint>
+#include <map>
 #include <vector>
 
 #include "core/happens_before.h"
@@ -30,15 +32,19 @@ class ScheduleBuilder {
   using Requirement = std::array<int32_t, kNumLanes>;
   static constexpr Requirement kNothing = {-1, -1, -1, -1};
 
-  // A range of a buffer and the command that touched it last in this way.
+  // Who touched a range of a buffer: the last command that wrote it, and on each lane the last that has read it since.
+  // Whoever conflicts with an earlier one conflicts with the writer too.
   struct Touched {
-    int64_t begin, end;
-    bool writes;
-    Lane lane;
-    CommandId command;
+    CommandId writer = {};
+    std::array<CommandId, kNumLanes> readers = {};
   };
+  using Ranges = std::map<int64_t, Touched>;  // by first byte; each ends where the next one starts
 
+  // The range that starts at `offset`, split off if there is none.
+  static Ranges::iterator CutAt(Ranges& ranges, int64_t offset);
   void Require(CommandId command, Requirement& requirement) const;
+  // The same, unless the command is invalid or on `lane`, whose order it has anyway.
+  void RequireFromOther(CommandId command, Lane lane, Requirement& requirement) const;
   // Adds to `data` what a use conflicts with, and remembers the use.
   void Track(CommandId id, Lane lane, const BufferUse& use, Requirement& data);
   // Waits for these requirements, by reason in the order of WaitReason.
@@ -54,7 +60,7 @@ class ScheduleBuilder {
   std::vector<ScheduledCommand> commands_;
   HappensBefore order_;
   std::array<bool, kNumLanes> forked_ = {};
-  std::vector<std::vector<Touched>> touched_;                                 // by buffer
+  std::vector<Ranges> touched_;                                               // by buffer
   std::array<std::array<std::vector<KeptWait>, kNumLanes>, kNumLanes> kept_;  // [from][to], both ends ascending
 };
 

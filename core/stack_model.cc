@@ -5,7 +5,11 @@
 namespace reprise {
 
 absl::StatusOr<Model> StackModel(int units, const Shape& parameter_shape, DType dtype, int64_t tokens) {
-  if (units < 1) return absl::InvalidArgumentError(absl::StrCat("a stack of ", units, " units; give at least 1"));
+  // One call more than units: that of the loss.
+  if (units < 1 || units >= kMaxModelItems) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a stack of ", units, " units; give at least 1 and at most ", kMaxModelItems - 1));
+  }
   if (parameter_shape.size() != 2) {
     return absl::InvalidArgumentError(
         absl::StrCat("a stack of parameters of rank ", parameter_shape.size(), "; give a shape {rows, columns}"));

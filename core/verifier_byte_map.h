@@ -23,6 +23,7 @@ class ByteMap {
   // Calls visit(first, last, T&) for each range inside [first, last), in order. It may change the value.
   template <class Visitor>
   void Visit(int64_t first, int64_t last, Visitor visit) {
+    first = std::max(first, int64_t{0});
     last = std::min(last, size_);
     if (first >= last) return;
     Cut(last);
@@ -35,6 +36,7 @@ class ByteMap {
 
   // Gives [first, last) one value.
   void Assign(int64_t first, int64_t last, T value) {
+    first = std::max(first, int64_t{0});
     last = std::min(last, size_);
     if (first >= last) return;
     const auto end = Cut(last);

@@ -1,6 +1,8 @@
 // Check::kForm: everything that the other checks take for granted.
 #include <algorithm>
+#include <limits>
 #include <optional>
+#include <set>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -11,10 +13,17 @@
 namespace reprise::internal {
 namespace {
 
+// In bytes or elements; no offset that is computed from such sizes overflows.
+constexpr int64_t kMaxLayout = int64_t{1} << 58;
+
 bool InRange(int64_t value, int64_t size) { return value >= 0 && value < size; }
 template <class Tag, class List>
 bool InRange(Id<Tag> id, const List& list) {
   return InRange(id.value(), static_cast<int64_t>(list.size()));
+}
+template <class Enum>
+bool IsKnown(Enum value, Enum last) {
+  return value <= last;
 }
 
 // ---- the plan ----
@@ -24,7 +33,16 @@ absl::Status CheckOptions(const Plan& plan) {
   if (!options.prefetch_depth || !options.weight_slots || !options.gradient_slots || !options.microbatches_per_graph) {
     return absl::InternalError("an option of the plan is unset");
   }
+  const bool known = IsKnown(options.residency, Residency::kOff) && IsKnown(options.reduce, Reduce::kOncePerStep) &&
+                     IsKnown(options.tail, Tail::kCarried) && IsKnown(options.transport, Transport::kCopyEngine) &&
+                     IsKnown(options.wire, DType::kUInt8) && IsKnown(options.accumulate, DType::kUInt8) &&
+                     IsKnown(options.master, DType::kUInt8);
+  if (!known) return absl::InternalError("an option of the plan has a value that does not exist");
   const int64_t depth = *options.prefetch_depth, gradient_slots = *options.gradient_slots;
+  const int64_t microbatches = *options.microbatches_per_graph;
+  if (microbatches < 1) {
+    return absl::InternalError(absl::StrCat("the plan has ", microbatches, " microbatches per graph, not at least 1"));
+  }
   if (depth >= 0 && plan.weight_slots >= 0 && gradient_slots >= 0 && plan.held_gradient_slots >= 0) {
     return absl::OkStatus();
   }
@@ -60,6 +78,51 @@ absl::Status CheckIndices(const Plan& plan) {
     if (complete && known && placed) continue;
     return absl::InternalError(absl::StrCat("layout and full gradients of ", plan.model.units()[unit].name,
                                             " do not match its ", layout.groups.size(), " groups"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckLayout(const Plan& plan) {
+  int64_t elements = 0;  // of all groups
+  for (size_t unit = 0; unit < plan.layout.units.size(); ++unit) {
+    const UnitLayout& layout = plan.layout.units[unit];
+    for (size_t i = 0; i < layout.groups.size(); ++i) {
+      const FlatGroup& group = layout.groups[i];
+      const std::string text = absl::StrCat("group ", i, " of ", plan.model.units()[unit].name);
+      if (!IsKnown(group.dtype, DType::kUInt8) || !IsKnown(plan.wire(group), DType::kUInt8)) {
+        return absl::InternalError(absl::StrCat(text, " has a dtype that does not exist"));
+      }
+      if (!InRange(group.num_elements, kMaxLayout - elements) || !InRange(layout.gathered_offsets[i], kMaxLayout)) {
+        return absl::InternalError(absl::StrCat(text, " has ", group.num_elements, " elements and is at byte ",
+                                                layout.gathered_offsets[i], ", which is negative or too large"));
+      }
+      elements += group.num_elements;
+      for (const PlacedParameter& placed : group.parameters) {
+        if (placed.first_element >= 0 && placed.num_elements >= 0 &&
+            placed.first_element <= group.num_elements - placed.num_elements) {
+          continue;
+        }
+        return absl::InternalError(absl::StrCat(plan.model.parameter(placed.parameter).spec.name, " of ",
+                                                placed.num_elements, " elements at ", placed.first_element,
+                                                " is not inside the ", group.num_elements, " elements of ", text));
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckMemory(const MemoryPlan& memory) {
+  int64_t total = 0, total_bound = 0;
+  for (int s = 0; s < kNumStorages; ++s) {
+    constexpr int64_t kMax = std::numeric_limits<int64_t>::max();
+    const int64_t num_bytes = memory.num_bytes[s], bound = memory.lower_bound[s];
+    if (num_bytes < 0 || num_bytes > kMax - total || bound < 0 || bound > kMax - total_bound) {
+      return absl::InternalError(absl::StrCat(num_bytes, " bytes of storage ", Name(static_cast<Storage>(s)),
+                                              ", at least ", bound, ", are negative, or exceed ", kMax,
+                                              " with the storages before it"));
+    }
+    total += num_bytes;
+    total_bound += bound;
   }
   return absl::OkStatus();
 }
@@ -218,7 +281,9 @@ class ScheduleForm {
     if (!InRange(form.slot, form.num_slots)) {
       return Error(id, "names slot ", form.slot, ", but there are ", form.num_slots);
     }
-    if (form.transport == Transport::kAuto) return Error(id, "has no transport");
+    if (form.transport == Transport::kAuto || !IsKnown(form.transport, Transport::kCopyEngine)) {
+      return Error(id, "has no transport");
+    }
     if (command.lane != form.lane) return Error(id, "belongs on lane ", Name(form.lane));
     const bool is_first = id.value() == 0, is_last = id.value() + 1 == static_cast<int64_t>(schedule_.commands.size());
     if (std::holds_alternative<Begin>(command.command) != is_first) {
@@ -239,6 +304,9 @@ class ScheduleForm {
         return Error(id, "uses buffer ", use.buffer.value(), ", which does not exist");
       }
       const Buffer& buffer = plan_.buffer(use.buffer);
+      if (!IsKnown(use.access, Access::kUpdate) || !IsKnown(use.role, Role::kMetrics)) {
+        return Error(id, "uses ", buffer.name, " with an access or a role that does not exist");
+      }
       const int64_t num_ids = NumIds(plan_, use.role, form.unit);
       if (num_ids >= 0 && !InRange(use.id, num_ids)) {
         return Error(id, "uses ", buffer.name, " as ", Name(use.role), " ", use.id, ", which does not exist");
@@ -277,25 +345,23 @@ class ScheduleForm {
 
   absl::Status CheckState(const ScheduleState& state) const {
     const int64_t gradient_slots = int64_t{*plan_.options.gradient_slots} + plan_.held_gradient_slots;
-    std::vector<bool> weights_taken(plan_.weight_slots, false);
+    std::set<int> weights_taken;
     UnitId previous;
     for (const Resident& resident : state.residents) {
       REPRISE_RETURN_IF_ERROR(CheckHeld(resident.unit, resident.buffer, resident.slot, plan_.weight_slots, previous));
       previous = resident.unit;
-      if (weights_taken[resident.slot]) {
+      if (!weights_taken.insert(resident.slot).second) {
         return absl::InternalError(absl::StrCat("a state has two residents in weight slot ", resident.slot));
       }
-      weights_taken[resident.slot] = true;
     }
-    std::vector<bool> gradients_taken(gradient_slots, false);
+    std::set<int> gradients_taken;
     previous = UnitId();
     for (const OutstandingReduction& held : state.outstanding) {
       REPRISE_RETURN_IF_ERROR(CheckHeld(held.unit, held.wire, held.slot, gradient_slots, previous));
       previous = held.unit;
-      if (gradients_taken[held.slot]) {
+      if (!gradients_taken.insert(held.slot).second) {
         return absl::InternalError(absl::StrCat("a state has two reductions in gradient slot ", held.slot));
       }
-      gradients_taken[held.slot] = true;
     }
     return absl::OkStatus();
   }
@@ -345,6 +411,8 @@ class ScheduleForm {
 absl::Status CheckForm(const Plan& plan) {
   REPRISE_RETURN_IF_ERROR(CheckOptions(plan));
   REPRISE_RETURN_IF_ERROR(CheckIndices(plan));
+  REPRISE_RETURN_IF_ERROR(CheckLayout(plan));
+  REPRISE_RETURN_IF_ERROR(CheckMemory(plan.memory));
   return CheckBuffers(plan);
 }
 

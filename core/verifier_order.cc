@@ -27,6 +27,11 @@ absl::Status CheckWeightSlot(const CheckedSchedule& schedule, int slot, const st
 absl::Status CheckGradientSlot(const CheckedSchedule& schedule, int slot, const std::vector<WireGradient>& gradients) {
   for (size_t i = 1; i < gradients.size(); ++i) {
     const WireGradient& previous = gradients[i - 1];
+    if (!gradients[i].first_writer.valid()) {
+      return absl::InternalError(
+          absl::StrCat("the schedule starts with the gradients of ", UnitName(schedule, previous.unit), " and ",
+                       UnitName(schedule, gradients[i].unit), " and reduces both in gradient ", "slot ", slot));
+    }
     const std::string start = absl::StrCat(schedule.Text(gradients[i].first_writer), " takes gradient slot ", slot,
                                            " from ", UnitName(schedule, previous.unit));
     if (!previous.reduce.valid()) return absl::InternalError(absl::StrCat(start, ", which is not reduced before"));
@@ -56,11 +61,11 @@ Accesses FindAccesses(const Schedule& schedule) {
   return accesses;
 }
 
-absl::Status CheckPrefetch(const CheckedSchedule& schedule, const std::vector<std::vector<Copy>>& slots) {
+absl::Status CheckPrefetch(const CheckedSchedule& schedule, const Slots<Copy>& slots) {
   const Accesses accesses = FindAccesses(schedule.schedule());
   const int64_t depth = *schedule.plan().options.prefetch_depth;
-  for (const std::vector<Copy>& slot : slots) {
-    for (const Copy& copy : slot) {
+  for (const auto& [slot, copies] : slots) {
+    for (const Copy& copy : copies) {
       if (!copy.gather.valid() || !copy.first_reader.valid()) continue;
       const int64_t limit = accesses.of_command[copy.first_reader.value()] - 1 - depth;
       if (limit < 0) continue;
@@ -88,13 +93,10 @@ LaneCommands Ends(const Schedule& schedule, Side side) {
 }  // namespace
 
 absl::Status CheckSlots(const CheckedSchedule& schedule) {
-  const std::vector<std::vector<Copy>> weights = WeightSlots(schedule);
-  for (size_t slot = 0; slot < weights.size(); ++slot) {
-    REPRISE_RETURN_IF_ERROR(CheckWeightSlot(schedule, static_cast<int>(slot), weights[slot]));
-  }
-  const std::vector<std::vector<WireGradient>> gradients = GradientSlots(schedule);
-  for (size_t slot = 0; slot < gradients.size(); ++slot) {
-    REPRISE_RETURN_IF_ERROR(CheckGradientSlot(schedule, static_cast<int>(slot), gradients[slot]));
+  const Slots<Copy> weights = WeightSlots(schedule);
+  for (const auto& [slot, copies] : weights) REPRISE_RETURN_IF_ERROR(CheckWeightSlot(schedule, slot, copies));
+  for (const auto& [slot, gradients] : GradientSlots(schedule)) {
+    REPRISE_RETURN_IF_ERROR(CheckGradientSlot(schedule, slot, gradients));
   }
   return CheckPrefetch(schedule, weights);
 }

@@ -5,18 +5,15 @@
 namespace reprise::internal {
 namespace {
 
-int NumGradientSlots(const Plan& plan) { return *plan.options.gradient_slots + plan.held_gradient_slots; }
-
 // Follows wire gradients through the schedule.
 class GradientSweep {
  public:
   explicit GradientSweep(const CheckedSchedule& schedule)
       : schedule_(schedule),
-        slots_(NumGradientSlots(schedule.plan())),
         first_writer_(schedule.plan().buffers.size()),
         carried_(schedule.plan().buffers.size(), false) {}
 
-  std::vector<std::vector<WireGradient>> Run() {
+  Slots<WireGradient> Run() {
     const Schedule& schedule = schedule_.schedule();
     for (const OutstandingReduction& reduction : schedule.start.outstanding) carried_[reduction.wire.value()] = true;
     for (size_t i = 0; i < schedule.commands.size(); ++i) {
@@ -31,8 +28,8 @@ class GradientSweep {
       const CommandId first = first_writer_[reduction.wire.value()];
       if (first.valid()) slots_[reduction.slot].push_back({reduction.unit, reduction.wire, first, CommandId()});
     }
-    for (std::vector<WireGradient>& slot : slots_) {
-      std::stable_sort(slot.begin(), slot.end(),
+    for (auto& [slot, gradients] : slots_) {
+      std::stable_sort(gradients.begin(), gradients.end(),
                        [](const WireGradient& a, const WireGradient& b) { return a.first_writer < b.first_writer; });
     }
     return std::move(slots_);
@@ -52,7 +49,7 @@ class GradientSweep {
   }
 
   const CheckedSchedule& schedule_;
-  std::vector<std::vector<WireGradient>> slots_;
+  Slots<WireGradient> slots_;
   std::vector<CommandId> first_writer_;  // by BufferId, since its last reduction
   std::vector<bool> carried_;            // by BufferId: started with, not yet reduced
 };
@@ -66,8 +63,8 @@ BufferId GatheredBuffer(const ScheduledCommand& gather) {
   return BufferId();
 }
 
-std::vector<std::vector<Copy>> WeightSlots(const CheckedSchedule& schedule) {
-  std::vector<std::vector<Copy>> slots(schedule.plan().weight_slots);
+Slots<Copy> WeightSlots(const CheckedSchedule& schedule) {
+  Slots<Copy> slots;
   struct Place {
     int slot = -1;
     size_t index = 0;
@@ -98,8 +95,6 @@ std::vector<std::vector<Copy>> WeightSlots(const CheckedSchedule& schedule) {
   return slots;
 }
 
-std::vector<std::vector<WireGradient>> GradientSlots(const CheckedSchedule& schedule) {
-  return GradientSweep(schedule).Run();
-}
+Slots<WireGradient> GradientSlots(const CheckedSchedule& schedule) { return GradientSweep(schedule).Run(); }
 
 }  // namespace reprise::internal

@@ -2,11 +2,22 @@
 #ifndef REPRISE_CORE_VERIFIER_SLOTS_H_
 #define REPRISE_CORE_VERIFIER_SLOTS_H_
 
+#include <map>
 #include <vector>
 
+#include "absl/types/span.h"
 #include "core/verifier_schedule.h"
 
 namespace reprise::internal {
+
+// What was in each slot, in order, of the slots that anything was in.
+template <class T>
+using Slots = std::map<int, std::vector<T>>;
+template <class T>
+absl::Span<const T> InSlot(const Slots<T>& slots, int slot) {
+  const auto found = slots.find(slot);
+  return found == slots.end() ? absl::Span<const T>() : absl::MakeConstSpan(found->second);
+}
 
 // A gathered copy in a weight slot.
 struct Copy {
@@ -17,8 +28,8 @@ struct Copy {
   LaneCommands last_readers = {};
 };
 
-// By slot, in issue order of the gathers.
-std::vector<std::vector<Copy>> WeightSlots(const CheckedSchedule& schedule);
+// In issue order of the gathers.
+Slots<Copy> WeightSlots(const CheckedSchedule& schedule);
 
 // A wire gradient in a gradient slot.
 struct WireGradient {
@@ -28,8 +39,8 @@ struct WireGradient {
   CommandId reduce;        // invalid: the schedule ends with it
 };
 
-// By slot, in issue order of the first writers. Gradients reduced from persistent buffers take no slot.
-std::vector<std::vector<WireGradient>> GradientSlots(const CheckedSchedule& schedule);
+// In issue order of the first writers. Gradients reduced from persistent buffers take no slot.
+Slots<WireGradient> GradientSlots(const CheckedSchedule& schedule);
 
 // The buffer that an all-gather assigns; invalid if it assigns none.
 BufferId GatheredBuffer(const ScheduledCommand& gather);

@@ -47,9 +47,9 @@ std::vector<ByteRange> GatheredBytes(const Plan& plan, UnitId unit) {
 }
 
 absl::Status CheckEndResidents(const CheckedSchedule& schedule) {
-  const std::vector<std::vector<Copy>> slots = WeightSlots(schedule);
+  const Slots<Copy> slots = WeightSlots(schedule);
   for (const Resident& resident : schedule.schedule().end.residents) {
-    const std::vector<Copy>& copies = slots[resident.slot];
+    const absl::Span<const Copy> copies = InSlot(slots, resident.slot);
     const absl::string_view unit = UnitName(schedule.plan(), resident.unit);
     if (copies.empty() || copies.back().unit != resident.unit || copies.back().buffer != resident.buffer) {
       return absl::InternalError(
@@ -70,10 +70,9 @@ int CarriedPosition(const CheckedSchedule& schedule) {
 }
 
 // What the schedule starts with is reduced, before it is written again, as a gradient of the replay before.
-absl::Status CheckStartReductions(const CheckedSchedule& schedule,
-                                  const std::vector<std::vector<WireGradient>>& slots) {
+absl::Status CheckStartReductions(const CheckedSchedule& schedule, const Slots<WireGradient>& slots) {
   for (const OutstandingReduction& reduction : schedule.schedule().start.outstanding) {
-    const std::vector<WireGradient>& slot = slots[reduction.slot];
+    const absl::Span<const WireGradient> slot = InSlot(slots, reduction.slot);
     const auto gradient = std::find_if(slot.begin(), slot.end(), [&](const WireGradient& other) {
       return other.unit == reduction.unit && other.buffer == reduction.wire && !other.first_writer.valid();
     });
@@ -89,9 +88,9 @@ absl::Status CheckStartReductions(const CheckedSchedule& schedule,
   return absl::OkStatus();
 }
 
-absl::Status CheckEndReductions(const CheckedSchedule& schedule, const std::vector<std::vector<WireGradient>>& slots) {
+absl::Status CheckEndReductions(const CheckedSchedule& schedule, const Slots<WireGradient>& slots) {
   for (const OutstandingReduction& reduction : schedule.schedule().end.outstanding) {
-    const std::vector<WireGradient>& slot = slots[reduction.slot];
+    const absl::Span<const WireGradient> slot = InSlot(slots, reduction.slot);
     const auto gradient = std::find_if(slot.begin(), slot.end(), [&](const WireGradient& other) {
       return other.buffer == reduction.wire && !other.reduce.valid();
     });
@@ -145,26 +144,30 @@ absl::Status CheckFullGradients(const CheckedSchedule& schedule) {
 
 // ---- one after another ----
 
+// Lists of a state are sorted by unit.
+template <class T>
+bool Contains(const std::vector<T>& list, const T& element) {
+  const auto found =
+      std::lower_bound(list.begin(), list.end(), element, [](const T& a, const T& b) { return a.unit < b.unit; });
+  return found != list.end() && *found == element;
+}
+
 absl::Status CheckFollows(const Plan& plan, const Schedule& earlier, const Schedule& later) {
   const std::string start = absl::StrCat(later.name, " may follow ", earlier.name, ", but ");
   for (const Resident& resident : later.start.residents) {
-    const auto& held = earlier.end.residents;
-    if (std::find(held.begin(), held.end(), resident) != held.end()) continue;
+    if (Contains(earlier.end.residents, resident)) continue;
     return absl::InternalError(absl::StrCat(
         start, "it starts with ", UnitName(plan, resident.unit), " resident in weight slot ", resident.slot, " as ",
         plan.buffer(resident.buffer).name, ", which ", earlier.name, " does not end with"));
   }
-  const auto contains = [](const std::vector<OutstandingReduction>& list, const OutstandingReduction& reduction) {
-    return std::find(list.begin(), list.end(), reduction) != list.end();
-  };
   for (const OutstandingReduction& reduction : later.start.outstanding) {
-    if (contains(earlier.end.outstanding, reduction)) continue;
+    if (Contains(earlier.end.outstanding, reduction)) continue;
     return absl::InternalError(absl::StrCat(start, "it starts with the reduction of ", UnitName(plan, reduction.unit),
                                             " in gradient slot ", reduction.slot, ", which ", earlier.name,
                                             " does not leave"));
   }
   for (const OutstandingReduction& reduction : earlier.end.outstanding) {
-    if (contains(later.start.outstanding, reduction)) continue;
+    if (Contains(later.start.outstanding, reduction)) continue;
     return absl::InternalError(absl::StrCat(start, "it does not take over the reduction of ",
                                             UnitName(plan, reduction.unit), " in gradient slot ", reduction.slot));
   }
@@ -177,7 +180,7 @@ absl::Status CheckFollows(const Plan& plan, const Schedule& earlier, const Sched
 }  // namespace
 
 absl::Status CheckStates(const CheckedSchedule& schedule) {
-  const std::vector<std::vector<WireGradient>> gradients = GradientSlots(schedule);
+  const Slots<WireGradient> gradients = GradientSlots(schedule);
   REPRISE_RETURN_IF_ERROR(CheckEndResidents(schedule));
   REPRISE_RETURN_IF_ERROR(CheckStartReductions(schedule, gradients));
   REPRISE_RETURN_IF_ERROR(CheckEndReductions(schedule, gradients));

@@ -2,7 +2,6 @@
 
 #include "absl/flags/commandlineflag.h"
 #include "absl/flags/reflection.h"
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 
@@ -11,6 +10,22 @@ namespace {
 
 absl::Status Refuse(absl::string_view what) {
   return absl::InvalidArgumentError(absl::StrCat(what, "; --help lists the flags and their values"));
+}
+
+// Flags of Abseil's that show text and end the process.
+bool ShowsHelp(absl::string_view name) {
+  for (absl::string_view flag : {"help", "helpfull", "helpshort", "helppackage", "helpmatch", "helpon", "version"}) {
+    if (name == flag) return true;
+  }
+  return false;
+}
+
+// Flags of Abseil's that name other flags, which it would check in its own words.
+bool NamesFlags(absl::string_view name) {
+  for (absl::string_view flag : {"flagfile", "fromenv", "tryfromenv", "undefok"}) {
+    if (name == flag) return true;
+  }
+  return false;
 }
 
 // --verify, --noverify.
@@ -35,7 +50,8 @@ absl::Status CheckArguments(const std::vector<std::string>& arguments) {
       value = std::string(name.substr(equals + 1));
       name = name.substr(0, equals);
     }
-    if (absl::StartsWith(name, "help") || name == "version") continue;
+    if (ShowsHelp(name)) continue;
+    if (NamesFlags(name)) return Refuse(absl::StrCat("flag --", name, " is not taken; give the flags themselves"));
     if (equals == absl::string_view::npos && IsSwitch(name)) continue;
     absl::CommandLineFlag* flag = absl::FindCommandLineFlag(name);
     if (flag == nullptr) return Refuse(absl::StrCat("there is no flag --", name));

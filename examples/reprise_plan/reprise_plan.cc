@@ -180,7 +180,7 @@ absl::Status Run(int argc, char** argv) {
 }  // namespace
 }  // namespace reprise
 
-// 0: printed; 2: a bad flag or model; 1: anything else, such as a plan that Verify refuses.
+// 0: printed; 2: a bad flag or model; 1: anything else, such as --help or a plan that Verify refuses.
 int main(int argc, char** argv) {
   absl::SetProgramUsageMessage(
       "prints how a model is trained: its schedules, memory and counts.\n\n"

@@ -229,6 +229,10 @@ TEST(PlaceBuffersTest, BuffersThatAddUpToMoreThanAnInt64AreRefusedByNameAndNumbe
   EXPECT_THAT(internal::PlaceBuffers(plan),
               StatusIs(absl::StatusCode::kResourceExhausted,
                        AllOf(HasSubstr("buffer b of 4096 bytes"), HasSubstr("storage local"))));
+  // Of different storages, whose sums people read.
+  plan = OneSchedule({{"a", Storage::kMasters, kHuge}, {"b", Storage::kLocal, 4096}}, {});
+  EXPECT_THAT(internal::PlaceBuffers(plan),
+              StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("buffer b of 4096 bytes")));
   plan.buffers = {{"a", Storage::kSession, std::numeric_limits<int64_t>::max()}};
   EXPECT_THAT(internal::PlaceBuffers(plan), StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("buffer a")));
 }

@@ -156,10 +156,11 @@ TEST(ModelJsonTest, RefusesEveryMistakeByItsPlace) {
       {"{\"name\": \"linear\"}", "\"linear\"", "units[1]: is of type string; give an object"},
       {"\"loss\": \"loss\"\n", "\"loss\": 6\n", "loss: is of type number; give a string"},
       {"\"shape\": [8]", "\"shape\": 8", "tensors[0].shape: is of type number; give a list"},
-      {"\"shape\": [8]", "\"shape\": [8.0]", "tensors[0].shape[0]: is of type number; give an integer"},
+      {"\"shape\": [8]", "\"shape\": [8.0]", "tensors[0].shape[0]: is 8.0; give an integer"},
       {"\"shape\": [8]", "\"shape\": [\"8\"]", "tensors[0].shape[0]: is of type string; give an integer"},
-      {"\"shape\": [8, 16]", "\"shape\": [8, 9223372036854775808]", "tensors[1].shape[1]: is of type number; give an"},
-      {"\"shape\": [8, 16]", "\"shape\": [8, 99999999999999999999]", "tensors[1].shape[1]: is of type number; give an"},
+      {"\"shape\": [8, 16]", "\"shape\": [8, 9223372036854775808]",
+       "tensors[1].shape[1]: is 9223372036854775808; give"},
+      {"\"shape\": [8, 16]", "\"shape\": [8, 99999999999999999999]", "tensors[1].shape[1]: is 1e+20; give an integer"},
       {"\"scratch_bytes\": 4096", "\"scratch_bytes\": null", "calls[1].scratch_bytes: is of type null"},
       {"\"recompute\": true", "\"recompute\": 1", "calls[1].recompute: is of type number; give true or false"},
       {"\"dtype\": \"i32\"", "\"dtype\": \"int32\"", "tensors[0].dtype: unknown dtype \"int32\"; use one of \"f32\""},
@@ -202,6 +203,19 @@ TEST(ModelJsonTest, RefusesWhatIsNoObject) {
     EXPECT_THAT(Model::FromJson(text), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("give an object")))
         << text;
   }
+}
+
+TEST(ModelJsonTest, ANulByteIsNoEndOfTheText) {
+  const std::string example = ReadExample();
+  for (const size_t at : {size_t{0}, size_t{40}, example.size()}) {
+    std::string text = example;
+    text.insert(at, 1, '\0');
+    EXPECT_THAT(Model::FromJson(text),
+                StatusIs(absl::StatusCode::kInvalidArgument,
+                         absl::StrCat("JSON text: byte ", at + 1, " of ", text.size(), " is a NUL; remove it")));
+  }
+  EXPECT_THAT(Model::FromJson(absl::StrCat(example, std::string("\0, and more", 11))),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("is a NUL")));
 }
 
 TEST(ModelJsonTest, EveryCutOfTheExampleIsRefused) {

@@ -188,8 +188,8 @@ TEST(ModelTest, RefusesEveryMistakeByName) {
       {[](Sample& s) { s.builder.AddParameter(s.v, {.name = "p"}); }, "parameters 0 and 2 are both named \"p\""},
       {[&](Sample& s) { tensor(s, {.name = "x"}); }, "tensors 0 and 4 are both named \"x\""},
       {[](Sample& s) { s.b.name = "a"; }, "calls 0 and 1 are both named \"a\""},
-      {[](Sample& s) { s.b.name = "b\nc"; }, "name of call 1, \"b\\nc\", holds control characters"},
-      {[](Sample& s) { s.b.name = "b\x7f"; }, "holds control characters"},
+      {[](Sample& s) { s.b.name = "b\nc"; }, "name of call 1, \"b\\nc\", holds control or"},
+      {[](Sample& s) { s.b.name = "b\x7f"; }, "holds control or"},
       {[](Sample& s) { s.b.name = "b\xff"; }, "is not UTF-8"},
       {[](Sample& s) { s.b.name = "b\xed\xa0\x80"; }, "is not UTF-8"},      // a surrogate
       {[](Sample& s) { s.b.name = "b\xc0\x80"; }, "is not UTF-8"},          // overlong
@@ -198,6 +198,14 @@ TEST(ModelTest, RefusesEveryMistakeByName) {
       {[](Sample& s) { s.b.name = "b\xf0\x8f\xbf\xbf"; }, "is not UTF-8"},  // overlong, four bytes
       {[](Sample& s) { s.b.name = "b\xf4\x90\x80\x80"; }, "is not UTF-8"},  // beyond U+10FFFF
       {[](Sample& s) { s.b.name = "b\xe2\x82z"; }, "is not UTF-8"},         // no continuation
+      {[](Sample& s) { s.b.name = "b\xc2\x80"; }, "name of call 1, \"b\\xc2\\x80\", holds control"},   // U+0080
+      {[](Sample& s) { s.b.name = "b\xc2\x9f"; }, "holds control"},                                    // U+009F
+      {[](Sample& s) { s.b.name = "b\xd8\x9c"; }, "holds control or bidirectional"},                   // U+061C
+      {[](Sample& s) { s.b.name = "b\xe2\x80\x8f"; }, "holds control or bidirectional"},               // U+200F
+      {[](Sample& s) { s.b.name = "b\xe2\x80\xa8"; }, "holds control or bidirectional"},               // U+2028
+      {[](Sample& s) { s.b.name = "b\xe2\x80\xae"; }, "\"b\\xe2\\x80\\xae\", holds control or bidi"},  // U+202E
+      {[](Sample& s) { s.b.name = "b\xe2\x81\xa6"; }, "holds control or bidirectional"},               // U+2066
+      {[](Sample& s) { s.b.name = "b\xe2\x81\xa9"; }, "holds control or bidirectional"},               // U+2069
       {[](Sample& s) { s.b.name = std::string(257, 'n'); }, "longer than 256 bytes"},
       // Ids.
       {[](Sample& s) { s.builder.AddParameter(UnitId(2), {.name = "r"}); }, "parameter \"r\" is added to unit id 2"},
@@ -212,6 +220,9 @@ TEST(ModelTest, RefusesEveryMistakeByName) {
       {[](Sample& s) { s.a.outputs = {TensorId(-3)}; }, "call \"a\" names tensor id -3 in outputs"},
       {[](Sample& s) { s.a.saved = {TensorId(4)}; }, "call \"a\" names tensor id 4 in saved"},
       {[](Sample& s) { s.a.state = {TensorId(4)}; }, "call \"a\" names tensor id 4 in state"},
+      {[](Sample& s) { s.a.inputs = {TensorId(int64_t{1} << 32)}; }, "call \"a\" names tensor id -1 in inputs"},
+      {[](Sample& s) { s.a.units = {UnitId(kMax)}; }, "call \"a\" names unit id -1"},
+      {[](Sample& s) { s.a.parameters = {ParameterId(-1 - kMax)}; }, "call \"a\" names parameter id -1"},
       // Sizes and dtypes.
       {[&](Sample& s) {
          tensor(s, {.name = "t", .shape = {2, -1}});
@@ -243,6 +254,9 @@ TEST(ModelTest, RefusesEveryMistakeByName) {
        "parameter \"r\" is i32; parameters must be floating-point"},
       {[](Sample& s) { s.builder.AddParameter(s.u, {.name = "r", .wire = DType::kUInt8}); },
        "parameter \"r\" has the wire dtype u8"},
+      {[&](Sample& s) { tensor(s, {.name = "t", .dtype = DType(44)}); }, "tensor \"t\" has dtype 44, which does not"},
+      {[](Sample& s) { s.builder.AddParameter(s.u, {.name = "r", .dtype = DType(44)}); },
+       "parameter \"r\" is unknown; parameters must be floating-point"},
       {[&](Sample& s) { tensor(s, {.name = "t", .external = true}); }, "tensor \"t\" is an external activation"},
       // Gradients and the loss.
       {[](Sample& s) { s.builder.KeepGradient(s.y); }, "KeepGradient of tensor \"y\", which is not an input"},
@@ -305,6 +319,22 @@ TEST(ModelTest, RefusesEveryMistakeByName) {
     c.change(s);
     EXPECT_THAT(s.Build(), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(c.message)));
   }
+}
+
+TEST(ModelTest, NamesMayBeAnyPrintableText) {
+  for (const char* name :
+       {"\xc2\xa0", "\xe2\x80\x90", "\xe2\x80\xaf", "\xe2\x81\xaa", "\xef\xbf\xbd", "\xf4\x8f\xbf\xbd"}) {
+    Sample s;
+    s.b.name = name;
+    EXPECT_THAT(s.Build(), IsOk()) << name;
+  }
+}
+
+TEST(ModelTest, RefusesMoreItemsThanAPlanCanUse) {
+  ModelBuilder builder;
+  for (int i = 0; i <= kMaxModelItems; ++i) builder.AddUnit("u");
+  EXPECT_THAT(builder.Build(),
+              StatusIs(absl::StatusCode::kInvalidArgument, "the model has 1048577 units; give at most 1048576"));
 }
 
 TEST(ModelTest, ReportsTheFirstOfSeveralMistakes) {

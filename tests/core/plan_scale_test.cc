@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "reprise/core/model.h"
@@ -26,13 +27,35 @@ constexpr bool kOptimised = false;
 
 Model Stack(int units) { return StackModel(units, {64, 64}, DType::kBFloat16, /*tokens=*/16).value(); }
 
-double SecondsToPlan(const Model& model, int repetitions) {
+// One call of `units` units with `parameters` parameters each, and the loss.
+Model WideModel(int units, int parameters) {
+  ModelBuilder builder;
+  CallSpec call = {.name = "c"};
+  for (int u = 0; u < units; ++u) {
+    call.units.push_back(builder.AddUnit(absl::StrCat("u", u)));
+    for (int p = 0; p < parameters; ++p) {
+      builder.AddParameter(call.units[u], {.name = absl::StrCat("u", u, ".p", p), .shape = {64}});
+    }
+  }
+  const TensorId loss = builder.AddOutput({.name = "loss", .dtype = DType::kFloat32});
+  call.outputs = {loss};
+  builder.AddCall(call);
+  builder.SetLoss(loss);
+  return builder.Build().value();
+}
+
+enum class Work { kPlan, kPlanAndVerify };
+
+double SecondsTo(Work work, const Model& model, const PlanOptions& options, int repetitions) {
   double least = std::numeric_limits<double>::infinity();
   for (int i = 0; i < repetitions; ++i) {
     const std::clock_t start = std::clock();
-    const absl::StatusOr<Plan> plan = PlanTraining(model, /*world_size=*/2, {});
-    const double elapsed = static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC;
+    const absl::StatusOr<Plan> plan = PlanTraining(model, /*world_size=*/2, options);
     EXPECT_TRUE(plan.ok()) << plan.status();
+    if (plan.ok() && work == Work::kPlanAndVerify) {
+      EXPECT_TRUE(Verify(*plan).ok());
+    }
+    const double elapsed = static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC;
     least = std::min(least, elapsed);
   }
   return least;
@@ -52,18 +75,40 @@ TEST(PlanScaleTest, DeepStackIsPlannedWithTheExpectedTraffic) {
 
 TEST(PlanScaleTest, TenThousandUnitsTakeLessThanTwoSeconds) {
   if (!kOptimised) GTEST_SKIP() << "times are promised for optimised builds only";
-  EXPECT_LT(SecondsToPlan(Stack(10000), 3), 2.0);
+  EXPECT_LT(SecondsTo(Work::kPlan, Stack(10000), {}, 3), 2.0);
 }
 
-TEST(PlanScaleTest, TimeGrowsAsUnitsTimesTheirLogarithm) {
+struct Growth {
+  const char* name;
+  Model (*make)(int size);
+  PlanOptions (*options)(int size);
+};
+class PlanScaleTestOf : public ::testing::TestWithParam<Growth> {};
+
+PlanOptions Default(int) { return {}; }
+
+INSTANTIATE_TEST_SUITE_P(
+    All, PlanScaleTestOf,
+    ::testing::Values(Growth{"Units", Stack, Default},
+                      Growth{"ParametersOfAUnit", [](int size) { return WideModel(1, size); }, Default},
+                      Growth{"UnitsOfACall", [](int size) { return WideModel(size, 1); }, Default},
+                      Growth{"ResidentUnits", Stack, [](int size) { return PlanOptions{.weight_slots = size}; }},
+                      Growth{"GradientSlots", Stack, [](int size) { return PlanOptions{.gradient_slots = size}; }},
+                      Growth{"UnitsOfACarriedTail", [](int size) { return WideModel(size, 1); },
+                             [](int) { return PlanOptions{.tail = Tail::kCarried}; }},
+                      Growth{"Microbatches", [](int) { return Stack(2); },
+                             [](int size) { return PlanOptions{.microbatches_per_graph = size / 2}; }}),
+    [](const auto& info) { return info.param.name; });
+
+TEST_P(PlanScaleTestOf, TimeGrowsAsSizeTimesItsLogarithm) {
   if (!kOptimised) GTEST_SKIP() << "times are promised for optimised builds only";
-  constexpr int kFew = 1000, kMany = 8000;
+  constexpr int kFew = 500, kMany = 4000;
   // Twice the ratio of n log n: the larger plan leaves the caches. Quadratic growth would be 64 times, above it.
   constexpr double kAllowance = 2;
   const double expected = kMany * std::log(kMany) / (kFew * std::log(kFew));
-  const double few = SecondsToPlan(Stack(kFew), 5);
-  const double many = SecondsToPlan(Stack(kMany), 3);
-  EXPECT_LT(many / few, kAllowance * expected) << few << " s for " << kFew << " units, " << many << " s for " << kMany;
+  const double few = SecondsTo(Work::kPlanAndVerify, GetParam().make(kFew), GetParam().options(kFew), 5);
+  const double many = SecondsTo(Work::kPlanAndVerify, GetParam().make(kMany), GetParam().options(kMany), 2);
+  EXPECT_LT(many / few, kAllowance * expected) << few << " s for " << kFew << ", " << many << " s for " << kMany;
 }
 
 }  // namespace

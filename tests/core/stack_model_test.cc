@@ -41,6 +41,8 @@ TEST(StackModelTest, RefusesBadSizes) {
   constexpr absl::StatusCode kCode = absl::StatusCode::kInvalidArgument;
   constexpr int64_t kMax = std::numeric_limits<int64_t>::max();
   EXPECT_THAT(StackModel(0, {4, 4}, DType::kFloat32, 1), StatusIs(kCode, HasSubstr("a stack of 0 units")));
+  EXPECT_THAT(StackModel(std::numeric_limits<int>::max(), {4, 4}, DType::kFloat32, 1),
+              StatusIs(kCode, "a stack of 2147483647 units; give at least 1 and at most 1048575"));
   EXPECT_THAT(StackModel(1, {4}, DType::kFloat32, 1), StatusIs(kCode, HasSubstr("parameters of rank 1")));
   EXPECT_THAT(StackModel(1, {4, -4}, DType::kFloat32, 1), StatusIs(kCode, HasSubstr("negative extent -4")));
   EXPECT_THAT(StackModel(1, {4, 4}, DType::kFloat32, -1), StatusIs(kCode, HasSubstr("negative extent -1")));

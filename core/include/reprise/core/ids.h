@@ -4,15 +4,17 @@
 
 #include <compare>
 #include <cstdint>
+#include <utility>
 
 namespace reprise {
 
-// Position of an element in its list, from 0. A default-constructed id is invalid (negative) and names nothing.
+// Position of an element in its list, from 0. A default-constructed id is invalid (negative) and names nothing, and so
+// does one that is made of a number that does not fit.
 template <class Tag>
 class Id {
  public:
   constexpr Id() = default;
-  constexpr explicit Id(int64_t value) : value_(static_cast<int32_t>(value)) {}
+  constexpr explicit Id(int64_t value) : value_(std::in_range<int32_t>(value) ? static_cast<int32_t>(value) : -1) {}
   constexpr int32_t value() const { return value_; }
   constexpr bool valid() const { return value_ >= 0; }
   friend constexpr auto operator<=>(Id, Id) = default;

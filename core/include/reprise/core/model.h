@@ -17,6 +17,9 @@
 
 namespace reprise {
 
+// Most units, most parameters, most tensors and most calls of a model.
+inline constexpr int kMaxModelItems = 1 << 20;
+
 // Extents, outermost first; {} is a scalar. No extent is negative; a zero extent makes an empty tensor.
 using Shape = std::vector<int64_t>;
 // Product of the extents. The shapes inside a Model never overflow it.
@@ -139,10 +142,11 @@ class ModelBuilder {
   // The trainable parameter may be left without a gradient writer; its gradient is then zero.
   void AllowUnused(ParameterId parameter);
 
-  // InvalidArgument, with the names and numbers, for: an empty or repeated name, an unknown id, a negative or
-  // overflowing size, a parameter that is not floating-point, a tensor read before it is written, written twice or
-  // both input and output of a call, something saved that the call neither reads nor writes, a loss that is not a
-  // float32 scalar output, a unit named twice by a call.
+  // InvalidArgument, with the names and numbers, for: more than kMaxModelItems of a kind, an empty or repeated name or
+  // one that is not printable, an unknown id or dtype, a negative or overflowing size, a parameter that is not
+  // floating-point, a tensor read before it is written, written twice or both input and output of a call, something
+  // saved that the call neither reads nor writes, a loss that is not a float32 scalar output, a unit named twice by a
+  // call.
   absl::StatusOr<Model> Build() const;
 
  private:

@@ -28,7 +28,8 @@ enum class Tail : uint8_t { kInGraph, kCarried };
 struct PlanOptions {
   std::optional<int> prefetch_depth = {};  // the gather for call i waits for call i - 1 - depth; at least 0, default 1
   std::optional<int> weight_slots = {};    // gathered copies that live at once; at least 1, default 2
-  std::optional<int> gradient_slots = {};  // wire gradients that live at once; at least 1, default 2
+  // Wire gradients that live at once; at least 1, default 2. A plan has no more than its graphs have wire gradients.
+  std::optional<int> gradient_slots = {};
   std::optional<int> microbatches_per_graph = {};  // at least 1, default 1
   Residency residency = Residency::kKeep;
   Reduce reduce = Reduce::kEveryMicrobatch;
@@ -37,7 +38,7 @@ struct PlanOptions {
   DType wire = DType::kBFloat16;       // of gradients in a reduce-scatter
   DType accumulate = DType::kFloat32;  // only kFloat32 so far
   DType master = DType::kFloat32;      // sessions set it from their ShardedParameters
-  int optimizer_states = 2;            // fp32 values kept per master element; sessions set it from their optimizer
+  int optimizer_states = 2;            // fp32 values kept per master element, 0 to 16; sessions set it
 
   friend bool operator==(const PlanOptions&, const PlanOptions&) = default;
 };
@@ -157,7 +158,8 @@ struct PlanSummary {
   int64_t persistent_bytes = 0, transient_bytes = 0, transient_lower_bound_bytes = 0;  // per rank
   Fingerprint fingerprint;
 };
-// InvalidArgument unless `microbatches` is a positive multiple of microbatches_per_graph.
+// InvalidArgument unless `microbatches` is a positive multiple of microbatches_per_graph, and the plan's schedules
+// exist.
 absl::StatusOr<PlanSummary> Summarize(const Plan& plan, int microbatches);
 
 // Stable over runs, ranks, compilers and machines. Ignores Plan::fingerprint itself.

@@ -14,8 +14,8 @@ namespace reprise {
 // last call "loss" without a unit reads and saves the last activation and writes the loss, "loss".
 //
 // `parameter_shape` is {rows, columns}: "x" is [tokens, columns] and every activation is [tokens, rows], all of
-// `dtype`. Empty tensors are legal (tokens 0). InvalidArgument for units below 1, another rank than 2, a negative or
-// overflowing size, or a dtype that is not floating-point.
+// `dtype`. Empty tensors are legal (tokens 0). InvalidArgument for units below 1 or not below kMaxModelItems, another
+// rank than 2, a negative or overflowing size, or a dtype that is not floating-point.
 absl::StatusOr<Model> StackModel(int units, const Shape& parameter_shape, DType dtype, int64_t tokens);
 
 }  // namespace reprise

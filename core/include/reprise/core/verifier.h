@@ -13,7 +13,8 @@ namespace reprise {
 
 // What is proved, in this order:
 //   kForm:    ids in range, waits name earlier commands, Begin first and End last on the compute lane, each
-//             communicator's commands on one lane, uses inside their buffers, buffers inside their storage.
+//             communicator's commands on one lane, uses inside their buffers, buffers inside their storage,
+//             values of enumerations that exist, sizes that are not negative and whose sums fit an int64.
 //   kData:    every pair of conflicting uses of one buffer is ordered; every read finds its bytes written.
 //   kOrder:   slots hold one copy at a time; no gather runs ahead of the prefetch depth.
 //   kFork:    every lane's first command follows Begin.
@@ -29,7 +30,7 @@ struct Violation {
   std::string message;   // names the commands and buffers
 };
 
-// All checks, at most one violation each, in order. kForm stops the rest.
+// All checks, on any plan whatever its numbers are, at most one violation each, in order. kForm stops the rest.
 std::vector<Violation> FindViolations(const Plan& plan);
 
 // OK, or Internal with the first violation.
