@@ -19,10 +19,11 @@ inline absl::Status AtCommand(const Plan& plan, CommandId id, const Command& com
                                                   "): ", std::string(status.message())));
 }
 
-// Runs user code, which returns a status. An exception that leaves it becomes Internal: "<what> threw: <its text>".
+// Runs what calls user code and returns a status. An exception that leaves it becomes Internal: "<what> threw: <its
+// text>".
 template <class Function>
 absl::Status WithoutExceptions(absl::string_view what, Function&& function) {
-  constexpr absl::string_view kRemedy = "; return a status instead";
+  constexpr absl::string_view kRemedy = "; no exception may leave it";
   try {
     return std::forward<Function>(function)();
   } catch (const std::exception& exception) {

@@ -116,7 +116,6 @@ absl::StatusOr<std::shared_ptr<Arena>> ShareArena(const std::shared_ptr<Arena>& 
 }
 
 absl::Status CheckShareArena(const ShardedParameters& parameters, const SessionCore& train) {
-  REPRISE_RETURN_IF_ERROR(train.status());
   if (train.parameters().world() != parameters.world()) {
     return absl::InvalidArgumentError("share_arena belongs to another World; use parameters of the same one");
   }

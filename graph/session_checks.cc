@@ -50,6 +50,11 @@ absl::Status CheckRange(absl::string_view name, double value, bool ok, absl::str
   return absl::InvalidArgumentError(absl::StrCat(name, " is ", value, " but must be ", range));
 }
 
+// gradient_divisor, or what 0 stands for.
+double Divisor(const StepValues& values, int world_size) {
+  return values.gradient_divisor == 0 ? static_cast<double>(world_size) * values.microbatches : values.gradient_divisor;
+}
+
 }  // namespace
 
 bool Overlap(const void* a, int64_t a_bytes, const void* b, int64_t b_bytes) {
@@ -101,12 +106,13 @@ absl::Status CheckExternal(const Plan& plan, absl::Span<const int> local_ranks,
       return absl::InvalidArgumentError(absl::StrCat(what, " is given twice; give one"));
     }
     REPRISE_RETURN_IF_ERROR(CheckOneExternal(plan, buffer, what));
-    for (size_t other = 0; other < b; ++other) {
-      if (buffers[other].rank != buffer.rank) continue;
-      if (!Overlap(buffer.address, buffer.num_bytes, buffers[other].address, buffers[other].num_bytes)) continue;
-      return absl::InvalidArgumentError(absl::StrCat(what, " overlaps that of tensor ",
-                                                     Quoted(tensors[buffers[other].tensor.value()].spec.name),
-                                                     "; give each its own memory"));
+    for (const ExternalBuffer& other : buffers.first(b)) {
+      if (!Overlap(buffer.address, buffer.num_bytes, other.address, other.num_bytes)) continue;
+      const Tensor& theirs = plan.model.tensor(other.tensor);
+      const bool only_read = tensors[t].kind == TensorKind::kInput && theirs.kind == TensorKind::kInput;
+      if (only_read && other.rank != buffer.rank) continue;
+      return absl::InvalidArgumentError(absl::StrCat(what, " overlaps that of tensor ", Quoted(theirs.spec.name),
+                                                     " on rank ", other.rank, "; give each its own memory"));
     }
   }
   for (size_t t = 0; t < tensors.size(); ++t) {
@@ -161,8 +167,7 @@ absl::Status CheckTrainOptions(const TrainOptions& options) {
 }
 
 float GradientDivisor(const StepValues& values, int world_size) {
-  const double mean = static_cast<double>(world_size) * values.microbatches;
-  return static_cast<float>(values.gradient_divisor == 0 ? mean : values.gradient_divisor);
+  return static_cast<float>(Divisor(values, world_size));
 }
 
 absl::Status CheckStepValues(const StepValues& values, const Plan& plan, float loss_scale) {
@@ -178,7 +183,8 @@ absl::Status CheckStepValues(const StepValues& values, const Plan& plan, float l
                                      values.gradient_divisor >= 0, "positive and finite, or 0 for the mean"));
   const float divisor = GradientDivisor(values, plan.world_size()) * loss_scale;
   if (std::isnormal(divisor)) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("BeginStep: gradient_divisor ", values.gradient_divisor,
+  return absl::InvalidArgumentError(absl::StrCat("BeginStep: gradient_divisor ", Divisor(values, plan.world_size()),
+                                                 values.gradient_divisor == 0 ? ", the mean," : "",
                                                  " times loss_scale ", loss_scale,
                                                  " is outside the range of fp32; choose them closer to 1"));
 }

@@ -16,7 +16,8 @@ namespace reprise::internal {
 // scheduled.
 absl::Status CheckCompute(const Plan& plan, const ComputeTable& compute);
 
-// InvalidArgument, naming the tensor and the rank: each external tensor of each local rank needs one buffer.
+// InvalidArgument, naming the tensor and the rank: each external tensor of each local rank needs one buffer. Inputs of
+// different ranks may share memory, as they are only read.
 absl::Status CheckExternal(const Plan& plan, absl::Span<const int> local_ranks,
                            absl::Span<const ExternalBuffer> buffers);
 

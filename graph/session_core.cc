@@ -243,7 +243,10 @@ absl::Status SessionCore::RestoreExternalState(const std::vector<std::string>& s
 }
 
 absl::Status SessionCore::Keep(absl::Status status) {
-  if (failed_.ok()) failed_ = status;
+  if (status.ok() || !failed_.ok()) return status;
+  failed_ = status;
+  // Nobody can end the step of a training session that failed; others may go on in its arena.
+  if (plan().step >= 0) arena_->open_step = -1;
   return status;
 }
 

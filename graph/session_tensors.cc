@@ -64,6 +64,10 @@ absl::Status SessionCore::CopyInput(int rank, TensorId id, DType dtype, const vo
                                                    NumElements(tensor.spec.shape), " elements; give all of them"));
   }
   const int64_t num_bytes = num_elements * SizeOf(dtype);
+  if (num_bytes > 0 && values == nullptr) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("CopyInput: the values for input ", Quoted(tensor.spec.name), " are at a null address"));
+  }
   if (num_bytes > 0) {
     const int64_t slots = int64_t{2} * plan().options.microbatches_per_graph.value_or(1);
     const int64_t stride = (num_bytes + kBufferAlignment - 1) / kBufferAlignment * kBufferAlignment;

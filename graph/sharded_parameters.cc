@@ -11,6 +11,7 @@
 #include "core/hasher.h"
 #include "core/persistent_buffers.h"
 #include "core/quoted.h"
+#include "graph/command_error.h"
 #include "graph/gather_parameter.h"
 #include "reprise/core/status_macros.h"
 
@@ -40,6 +41,9 @@ absl::StatusOr<std::shared_ptr<ShardedParameters>> ShardedParameters::Create(std
                                                                              const Model& model, DType master) {
   if (!IsFloatingPoint(master)) {
     return absl::InvalidArgumentError(absl::StrCat("master dtype is ", std::string(Name(master)), "; use f32 or bf16"));
+  }
+  if (world == nullptr) {
+    return absl::InvalidArgumentError("ShardedParameters::Create: no world; make one, as by CreateHostWorld");
   }
   std::shared_ptr<ShardedParameters> result(new ShardedParameters());
   REPRISE_ASSIGN_OR_RETURN(result->layout_, LayOut(model, world->size()));
@@ -74,8 +78,11 @@ absl::Status ShardedParameters::Initialize(const Initializer& initializer) {
   for (size_t p = 0; p < model_.parameters().size(); ++p) {
     const ParameterSpec& spec = model_.parameters()[p].spec;
     REPRISE_RETURN_IF_ERROR(
-        Fill(ParameterId(static_cast<int64_t>(p)),
-             [&](int64_t first_element, absl::Span<float> values) { initializer(spec, first_element, values); }));
+        internal::WithoutExceptions(absl::StrCat("initializer of parameter ", Quoted(spec.name)), [&] {
+          return Fill(ParameterId(static_cast<int64_t>(p)), [&](int64_t first_element, absl::Span<float> values) {
+            initializer(spec, first_element, values);
+          });
+        }));
   }
   return absl::OkStatus();
 }
@@ -87,6 +94,9 @@ absl::Status ShardedParameters::Write(absl::string_view name, absl::Span<const f
     return absl::InvalidArgumentError(absl::StrCat("Write of parameter ", Quoted(name), ": ", whole.size(),
                                                    " values for ", num_elements,
                                                    " elements; give the whole parameter"));
+  }
+  if (num_elements > 0 && whole.data() == nullptr) {
+    return absl::InvalidArgumentError(absl::StrCat("Write of parameter ", Quoted(name), ": null instead of values"));
   }
   ++version_;
   return Fill(id, [&](int64_t first_element, absl::Span<float> values) {

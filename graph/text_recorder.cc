@@ -3,6 +3,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/plan_text.h"
+#include "graph/recording_protocol.h"
+#include "reprise/core/status_macros.h"
 #include "reprise/graph/recorder.h"
 
 namespace reprise {
@@ -18,24 +20,27 @@ class TextRecorder : public Recorder {
   TextRecorder(const Plan& plan, std::string* text) : plan_(plan), text_(text) {}
 
   absl::Status Begin(const Schedule& schedule) override {
+    if (text_ == nullptr) return protocol_.Keep(absl::InvalidArgumentError("there is no string to append text to"));
+    REPRISE_RETURN_IF_ERROR(protocol_.Begin(plan_, schedule));
     lines_ = internal::CommandLines(plan_, schedule);
     return absl::OkStatus();
   }
 
-  absl::Status Record(CommandId id, const ScheduledCommand&) override {
-    if (!id.valid() || static_cast<size_t>(id.value()) >= lines_.size()) {
-      return absl::FailedPreconditionError(absl::StrCat("command #", id.value(), " was recorded, but the schedule has ",
-                                                        lines_.size(), " commands; record what was begun"));
-    }
+  absl::Status Record(CommandId id, const ScheduledCommand& command) override {
+    REPRISE_RETURN_IF_ERROR(protocol_.Record(id, command));
     absl::StrAppend(text_, lines_[id.value()]);
     return absl::OkStatus();
   }
 
-  absl::StatusOr<std::unique_ptr<Executable>> Finish() override { return std::make_unique<TextExecutable>(); }
+  absl::StatusOr<std::unique_ptr<Executable>> Finish() override {
+    REPRISE_RETURN_IF_ERROR(protocol_.Finish());
+    return std::make_unique<TextExecutable>();
+  }
 
  private:
   const Plan& plan_;
   std::string* const text_;
+  internal::RecordingProtocol protocol_;
   std::vector<std::string> lines_;
 };
 

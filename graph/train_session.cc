@@ -161,8 +161,8 @@ absl::Status TrainSession::EndStep() {
   }
   SessionCore& core = *state_->core;
   REPRISE_RETURN_IF_ERROR(state_->Finish());
+  core.parameters().MarkChanged();  // even by a replay that fails
   REPRISE_RETURN_IF_ERROR(core.Launch(core.plan().step));
-  core.parameters().MarkChanged();
   ++state_->steps;
   state_->CloseStep();
   return absl::OkStatus();

@@ -11,7 +11,8 @@
 
 namespace reprise {
 
-// Between steps, Arena::open_step is -1 and `values`, `version`, `run` and `is_finished` mean nothing.
+// Between steps and after a failure, Arena::open_step is -1 and `values`, `version`, `run` and `is_finished` mean
+// nothing.
 struct TrainSession::State {
   ~State() {
     if (core != nullptr) core->arena()->open_step = -1;

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/quoted.h"
+#include "graph/recording_protocol.h"
 #include "reprise/core/status_macros.h"
 #include "reprise/graph/recorder.h"
 
@@ -57,61 +58,27 @@ class ValidatingRecorder : public Recorder {
       : bindings_(std::move(bindings)), inner_(std::move(inner)) {}
 
   absl::Status Begin(const Schedule& schedule) override {
-    if (state_ != State::kNew) return Keep(Refuse("Begin was called twice; use a new recorder for each schedule"));
-    state_ = State::kRecording;
-    num_commands_ = schedule.commands.size();
-    REPRISE_RETURN_IF_ERROR(Keep(CheckBindings()));
-    return Keep(inner_->Begin(schedule));
+    REPRISE_RETURN_IF_ERROR(protocol_.Keep(internal::CheckBindings(bindings_.get())));
+    if (inner_ == nullptr) {
+      return protocol_.Keep(absl::InvalidArgumentError("there is no recorder to pass commands on to"));
+    }
+    REPRISE_RETURN_IF_ERROR(protocol_.Begin(*bindings_->plan, schedule));
+    return protocol_.Keep(inner_->Begin(schedule));
   }
 
   absl::Status Record(CommandId id, const ScheduledCommand& command) override {
-    REPRISE_RETURN_IF_ERROR(status_);
-    REPRISE_RETURN_IF_ERROR(Keep(Check(id, command)));
-    ++recorded_;
-    return Keep(inner_->Record(id, command));
+    REPRISE_RETURN_IF_ERROR(protocol_.Record(id, command));
+    REPRISE_RETURN_IF_ERROR(protocol_.Keep(Check(id, command)));
+    return protocol_.Keep(inner_->Record(id, command));
   }
 
   absl::StatusOr<std::unique_ptr<Executable>> Finish() override {
-    if (state_ == State::kFinished) return Refuse("Finish was called twice; use a new recorder for each schedule");
-    const bool begun = state_ == State::kRecording;
-    state_ = State::kFinished;
-    REPRISE_RETURN_IF_ERROR(status_);
-    if (!begun) return Refuse("Finish was called before Begin");
-    if (recorded_ != num_commands_) {
-      return Refuse("Finish was called after ", recorded_, " of ", num_commands_, " commands; record all of them");
-    }
+    REPRISE_RETURN_IF_ERROR(protocol_.Finish());
     return inner_->Finish();
   }
 
  private:
-  enum class State { kNew, kRecording, kFinished };
-
-  // Remembers the first error.
-  absl::Status Keep(absl::Status status) {
-    if (status_.ok()) status_ = status;
-    return status;
-  }
-
-  absl::Status CheckBindings() const {
-    const size_t ranks = bindings_->ranks.size(), buffers = bindings_->plan->buffers.size();
-    if (bindings_->addresses.size() != ranks) {
-      return Refuse("there are addresses for ", bindings_->addresses.size(), " ranks of ", ranks,
-                    "; bind every local rank");
-    }
-    for (size_t local = 0; local < ranks; ++local) {
-      if (bindings_->addresses[local].size() == buffers) continue;
-      return Refuse("rank ", bindings_->ranks[local], " has ", bindings_->addresses[local].size(), " addresses for ",
-                    buffers, " buffers; bind every buffer of the plan");
-    }
-    return absl::OkStatus();
-  }
-
   absl::Status Check(CommandId id, const ScheduledCommand& command) {
-    if (state_ != State::kRecording) return Refuse("Record was called outside Begin and Finish");
-    if (id.value() < 0 || static_cast<size_t>(id.value()) != recorded_) {
-      return Refuse("command #", id.value(), " was recorded after ", recorded_, " others; record in issue order");
-    }
-    if (recorded_ == num_commands_) return Refuse("the schedule has only ", num_commands_, " commands");
     for (const Wait& wait : command.waits) {
       if (wait.command.value() >= 0 && wait.command < id) continue;
       return Refuse("it waits for command #", wait.command.value(), ", which is not recorded before it");
@@ -130,11 +97,6 @@ class ValidatingRecorder : public Recorder {
         use.num_bytes > buffer.num_bytes - use.offset) {
       return Refuse("its ", Name(use.role), " is ", use.num_bytes, " bytes at ", use.offset, " of buffer ",
                     Quoted(buffer.name), ", which has ", buffer.num_bytes);
-    }
-    for (size_t local = 0; use.num_bytes > 0 && local < bindings_->ranks.size(); ++local) {
-      if (bindings_->addresses[local][use.buffer.value()] != nullptr) continue;
-      return Refuse("buffer ", Quoted(buffer.name), " has no address on rank ", bindings_->ranks[local],
-                    "; bind every buffer before recording");
     }
     return absl::OkStatus();
   }
@@ -161,10 +123,8 @@ class ValidatingRecorder : public Recorder {
 
   const std::shared_ptr<const Bindings> bindings_;
   const std::unique_ptr<Recorder> inner_;
-  State state_ = State::kNew;
-  size_t num_commands_ = 0, recorded_ = 0;
+  internal::RecordingProtocol protocol_;
   std::vector<Seen> seen_;
-  absl::Status status_;
 };
 
 }  // namespace

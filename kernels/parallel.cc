@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <condition_variable>
+#include <exception>
 #include <mutex>
 #include <thread>
 
@@ -28,7 +29,11 @@ class Pool {
  public:
   Pool() {
     const int threads = std::min(16u, std::max(1u, std::thread::hardware_concurrency()));
-    for (int i = 1; i < threads; ++i) std::thread([this] { Work(); }).detach();
+    try {
+      for (int i = 1; i < threads; ++i) std::thread([this] { Work(); }).detach();
+    } catch (const std::exception&) {
+      // The process may have no more threads: those that there are do the work.
+    }
   }
 
   // False, with nothing run, if another thread has the pool.

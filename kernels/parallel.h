@@ -10,9 +10,9 @@
 namespace reprise::kernels {
 
 // Calls body(0) to body(count - 1), each once, on this thread and on those of a pool that lives as long as the
-// process, and returns when all are done. The calls may run in any order and must not throw. A call from inside a body,
-// or while another thread has the pool, runs serially on the calling thread; so callers split work by its shape alone,
-// and no result depends on who ran what.
+// process (fewer than cores, even none, where the system gives no more), and returns when all are done. The calls may
+// run in any order and must not throw. A call from inside a body, or while another thread has the pool, runs serially
+// on the calling thread; so callers split work by its shape alone, and no result depends on who ran what.
 void ParallelFor(int64_t count, absl::FunctionRef<void(int64_t)> body);
 
 // Splits [0, size) into consecutive ranges of `grain` (the last may be shorter) and calls body(begin, end) for each.

@@ -14,6 +14,12 @@
 namespace reprise::internal {
 namespace {
 
+// Does replaying the command call functions of the user's? These may share state between ranks.
+bool CallsFunctions(const HostRecording& recording, const Command& command) {
+  return recording.execution == Execution::kEager &&
+         (std::holds_alternative<Forward>(command) || std::holds_alternative<Backward>(command));
+}
+
 class HostExecutable : public Executable {
  public:
   HostExecutable(HostRecording recording, std::shared_ptr<HostRuns> runs)
@@ -23,7 +29,6 @@ class HostExecutable : public Executable {
 
   absl::Status Replay() override {
     if (status_.ok()) status_ = ReplayOnce();
-    if (runs_->error.ok()) runs_->error = status_;
     return status_;
   }
 
@@ -99,9 +104,14 @@ absl::Status ReplayInIssueOrder(const HostRecording& recording) {
   for (int c = 0; c < recording.commands(); ++c) {
     const std::vector<HostWork>& work = recording.work[c];
     if (std::none_of(work.begin(), work.end(), [](const HostWork& w) { return w != nullptr; })) continue;
-    kernels::ParallelFor(recording.ranks(), [&](int64_t rank) {
+    const auto run = [&](int64_t rank) {
       if (work[rank] != nullptr) statuses[rank] = work[rank]();
-    });
+    };
+    if (CallsFunctions(recording, recording.schedule.commands[c].command)) {
+      for (int rank = 0; rank < recording.ranks(); ++rank) run(rank);
+    } else {
+      kernels::ParallelFor(recording.ranks(), run);
+    }
     for (const absl::Status& status : statuses) {
       REPRISE_RETURN_IF_ERROR(AtCommand(plan, CommandId(c), recording.schedule.commands[c].command, status));
     }

@@ -16,7 +16,7 @@ std::unique_ptr<Executable> NewHostExecutable(HostRecording recording, std::shar
 // ranks run the same schedule, so one rank is blocked exactly where all are.
 absl::Status CheckRunnable(const Plan& plan, const Schedule& schedule);
 
-// Command after command, the ranks side by side.
+// Command after command, the ranks side by side; but compute functions one rank after another, on this thread.
 absl::Status ReplayInIssueOrder(const HostRecording& recording);
 // One thread per rank and lane. They meet only where the schedule has a wait or a collective.
 absl::Status ReplayOnThreads(const HostRecording& recording);

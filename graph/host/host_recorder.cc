@@ -10,6 +10,7 @@
 #include "graph/host/host_collectives.h"
 #include "graph/host/host_executable.h"
 #include "graph/launch_command.h"
+#include "graph/recording_protocol.h"
 #include "reprise/core/status_macros.h"
 
 namespace reprise::internal {
@@ -41,34 +42,42 @@ absl::Status CheckHostWrites(const Bindings& bindings, int local, const Schedule
 class HostRecorder : public Recorder {
  public:
   HostRecorder(Execution execution, std::shared_ptr<const Bindings> bindings, std::shared_ptr<HostRuns> runs)
-      : execution_(execution), launcher_(std::make_shared<const CommandLauncher>(bindings)), runs_(std::move(runs)) {
+      : launcher_(std::make_shared<const CommandLauncher>(bindings)), runs_(std::move(runs)) {
     recording_.bindings = std::move(bindings);
+    recording_.execution = execution;
   }
 
   absl::Status Begin(const Schedule& schedule) override {
+    REPRISE_RETURN_IF_ERROR(protocol_.Begin(*launcher_->bindings().plan, schedule));
     recording_.schedule = schedule;
     return absl::OkStatus();
   }
 
-  absl::Status Record(CommandId, const ScheduledCommand& command) override {
-    std::vector<HostWork>& work = recording_.work.emplace_back();
-    if (IsCollective(command.command)) {
-      REPRISE_ASSIGN_OR_RETURN(work, CollectiveWork(*recording_.bindings, command));
-      return absl::OkStatus();
-    }
-    for (int local = 0; local < recording_.ranks(); ++local) {
-      REPRISE_ASSIGN_OR_RETURN(work.emplace_back(), LocalWork(local, command));
-    }
+  absl::Status Record(CommandId id, const ScheduledCommand& command) override {
+    REPRISE_RETURN_IF_ERROR(protocol_.Record(id, command));
+    absl::StatusOr<std::vector<HostWork>> work = WorkOf(command);
+    REPRISE_RETURN_IF_ERROR(protocol_.Keep(work.status()));
+    recording_.work.push_back(*std::move(work));
     return absl::OkStatus();
   }
 
   absl::StatusOr<std::unique_ptr<Executable>> Finish() override {
+    REPRISE_RETURN_IF_ERROR(protocol_.Finish());
     return NewHostExecutable(std::move(recording_), runs_);
   }
 
  private:
+  absl::StatusOr<std::vector<HostWork>> WorkOf(const ScheduledCommand& command) const {
+    if (IsCollective(command.command)) return CollectiveWork(*recording_.bindings, command);
+    std::vector<HostWork> work;
+    for (int local = 0; local < recording_.ranks(); ++local) {
+      REPRISE_ASSIGN_OR_RETURN(work.emplace_back(), LocalWork(local, command));
+    }
+    return work;
+  }
+
   absl::StatusOr<HostWork> LocalWork(int local, const ScheduledCommand& command) const {
-    switch (execution_) {
+    switch (recording_.execution) {
       case Execution::kGraph:
         return GraphWork(local, command);
       case Execution::kEager:
@@ -96,9 +105,9 @@ class HostRecorder : public Recorder {
     });
   }
 
-  const Execution execution_;
   const std::shared_ptr<const CommandLauncher> launcher_;
   const std::shared_ptr<HostRuns> runs_;
+  RecordingProtocol protocol_;
   HostRecording recording_;
 };
 

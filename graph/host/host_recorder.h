@@ -10,7 +10,7 @@
 
 namespace reprise::internal {
 
-// Does not check the protocol: see NewValidatingRecorder. `bindings` binds all ranks of the world.
+// Checks the protocol, but not the commands: see NewValidatingRecorder. `bindings` binds all ranks of the world.
 std::unique_ptr<Recorder> NewHostRecorder(Execution execution, std::shared_ptr<const Bindings> bindings,
                                           std::shared_ptr<HostRuns> runs);
 

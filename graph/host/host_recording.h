@@ -11,6 +11,7 @@
 #include "reprise/core/schedule.h"
 #include "reprise/graph/bindings.h"
 #include "reprise/graph/host_world.h"
+#include "reprise/graph/recorder.h"
 
 namespace reprise::internal {
 
@@ -21,6 +22,7 @@ using HostWork = std::function<absl::Status()>;
 struct HostRecording {
   std::shared_ptr<const Bindings> bindings;
   Schedule schedule;
+  Execution execution = Execution::kGraph;
   std::vector<std::vector<HostWork>> work;  // by command, then local rank
 
   int ranks() const { return static_cast<int>(bindings->ranks.size()); }
@@ -47,7 +49,6 @@ class SplitMix64 {
 struct HostRuns {
   ReplayOrder order = ReplayOrder::kIssue;
   SplitMix64 random{0};
-  absl::Status error;  // of the first failed replay since the last World::Synchronize
 };
 
 }  // namespace reprise::internal

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "graph/host/host_recorder.h"
+#include "graph/recording_protocol.h"
 #include "reprise/core/status_macros.h"
 
 namespace reprise {
@@ -25,7 +26,9 @@ class HostMemory : public MemoryBlock {
  public:
   HostMemory(int64_t num_bytes, std::vector<AlignedBytes> ranks) : num_bytes_(num_bytes), ranks_(std::move(ranks)) {}
   int64_t num_bytes() const override { return num_bytes_; }
-  std::byte* address(int local) const override { return ranks_[local].get(); }
+  std::byte* address(int local) const override {
+    return local >= 0 && static_cast<size_t>(local) < ranks_.size() ? ranks_[local].get() : nullptr;
+  }
 
  private:
   const int64_t num_bytes_;
@@ -66,11 +69,12 @@ class HostWorld : public World {
     return Copy(local, destination, source, num_bytes);
   }
   absl::Status FillBytes(int local, void* destination, uint8_t value, int64_t num_bytes) override {
-    REPRISE_RETURN_IF_ERROR(CheckAccess(local, num_bytes));
+    REPRISE_RETURN_IF_ERROR(CheckAccess(local, destination, num_bytes));
     if (num_bytes > 0) std::memset(destination, value, static_cast<size_t>(num_bytes));
     return absl::OkStatus();
   }
-  absl::Status Synchronize() override { return std::exchange(runs_->error, absl::OkStatus()); }
+  // Replays are done, and have returned their errors, when they return.
+  absl::Status Synchronize() override { return absl::OkStatus(); }
 
   absl::StatusOr<std::vector<std::string>> ExchangeBytes(absl::Span<const std::string> one_per_local_rank) override {
     if (one_per_local_rank.size() != ranks_.size()) {
@@ -82,9 +86,8 @@ class HostWorld : public World {
 
   absl::StatusOr<std::unique_ptr<Recorder>> NewRecorder(Execution execution,
                                                         std::shared_ptr<const Bindings> bindings) override {
-    if (bindings == nullptr || bindings->plan == nullptr) {
-      return absl::InvalidArgumentError("a recorder needs bindings with a plan");
-    }
+    REPRISE_RETURN_IF_ERROR(internal::CheckExecution(execution));
+    REPRISE_RETURN_IF_ERROR(internal::CheckBindings(bindings.get()));
     if (bindings->plan->world_size() != size() || bindings->ranks != ranks_) {
       return absl::InvalidArgumentError(absl::StrCat("the bindings are of ", bindings->ranks.size(),
                                                      " local ranks and a plan for ", bindings->plan->world_size(),
@@ -94,13 +97,15 @@ class HostWorld : public World {
   }
 
  private:
-  absl::Status CheckAccess(int local, int64_t num_bytes) const {
-    if (local >= 0 && local < size() && num_bytes >= 0) return absl::OkStatus();
-    return absl::InvalidArgumentError(
-        absl::StrCat(num_bytes, " bytes on local rank ", local, " of ", size(), " cannot be accessed"));
+  absl::Status CheckAccess(int local, const void* address, int64_t num_bytes) const {
+    const bool is_null = address == nullptr && num_bytes > 0;
+    if (local >= 0 && local < size() && num_bytes >= 0 && !is_null) return absl::OkStatus();
+    return absl::InvalidArgumentError(absl::StrCat(num_bytes, " bytes", is_null ? " at a null address" : "",
+                                                   " on local rank ", local, " of ", size(), " cannot be accessed"));
   }
   absl::Status Copy(int local, void* destination, const void* source, int64_t num_bytes) const {
-    REPRISE_RETURN_IF_ERROR(CheckAccess(local, num_bytes));
+    REPRISE_RETURN_IF_ERROR(CheckAccess(local, destination, num_bytes));
+    REPRISE_RETURN_IF_ERROR(CheckAccess(local, source, num_bytes));
     if (num_bytes > 0) std::memcpy(destination, source, static_cast<size_t>(num_bytes));
     return absl::OkStatus();
   }
@@ -116,7 +121,14 @@ absl::StatusOr<std::shared_ptr<World>> CreateHostWorld(const HostWorldOptions& o
     return absl::InvalidArgumentError(
         absl::StrCat("HostWorldOptions::size is ", options.size, " but must be between 1 and ", kMaxHostRanks));
   }
-  return std::make_shared<HostWorld>(options);
+  switch (options.order) {
+    case ReplayOrder::kIssue:
+    case ReplayOrder::kAdversarial:
+    case ReplayOrder::kThreads:
+      return std::make_shared<HostWorld>(options);
+  }
+  return absl::InvalidArgumentError(absl::StrCat("HostWorldOptions::order is ", static_cast<int>(options.order),
+                                                 ", which is no ReplayOrder; use kIssue, kAdversarial or kThreads"));
 }
 
 }  // namespace reprise

@@ -7,6 +7,7 @@
 #include "absl/strings/str_split.h"
 #include "reprise/core/planner.h"
 #include "reprise/core/stack_model.h"
+#include "reprise/graph/host_world.h"
 #include "tests/testing/plan_builder.h"
 #include "tests/testing/status_matchers.h"
 
@@ -159,12 +160,28 @@ INSTANTIATE_TEST_SUITE_P(
             "it uses the all-gather communicator on lane reduce_scatter, but command #1 uses it on lane all_gather"}),
     [](const auto& test) { return std::string(test.param.name); });
 
+TEST(ValidatingRecorderTest, RefusesNothingToRecordWith) {
+  const Small small = SmallPlan();
+  FakeRecorder::Calls calls;
+  const auto expect = [&](std::shared_ptr<const Bindings> bindings, std::unique_ptr<Recorder> inner,
+                          const char* words) {
+    const std::unique_ptr<Recorder> recorder = NewValidatingRecorder(std::move(bindings), std::move(inner));
+    const auto is_refused = StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(words));
+    EXPECT_THAT(recorder->Begin(small.plan.schedules[0]), is_refused);
+    EXPECT_THAT(recorder->Record(CommandId(0), small.plan.schedules[0].commands[0]), is_refused);
+    EXPECT_THAT(recorder->Finish(), is_refused);
+  };
+  expect(nullptr, nullptr, "needs bindings with a plan");
+  expect(std::make_shared<Bindings>(), std::make_unique<FakeRecorder>(&calls), "needs bindings with a plan");
+  expect(Bind(small.plan), nullptr, "there is no recorder to pass commands on to");
+}
+
 TEST(ValidatingRecorderTest, RefusesABufferWithoutAddress) {
   const Small small = SmallPlan();
   const std::shared_ptr<Bindings> bindings = Bind(small.plan);
   bindings->addresses[1][small.gathered.value()] = nullptr;
   EXPECT_THAT(Validate(small.plan, bindings),
-              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("buffer \"g0\" has no address on rank 1")));
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("buffer \"g0\" has no address on rank 1")));
 }
 
 TEST(ValidatingRecorderTest, RefusesIncompleteBindings) {
@@ -172,67 +189,128 @@ TEST(ValidatingRecorderTest, RefusesIncompleteBindings) {
   const std::shared_ptr<Bindings> bindings = Bind(small.plan);
   bindings->addresses[1].pop_back();
   EXPECT_THAT(Validate(small.plan, bindings),
-              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("rank 1 has 1 addresses for 2 buffers")));
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("rank 1 has 1 addresses for 2 buffers")));
   bindings->addresses.pop_back();
   EXPECT_THAT(Validate(small.plan, bindings),
-              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("addresses for 1 ranks of 2")));
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("addresses for 1 ranks of 2")));
 }
 
-class ProtocolTest : public ::testing::Test {
- protected:
-  Small small_ = SmallPlan();
-  FakeRecorder::Calls calls_;
-  std::unique_ptr<Recorder> recorder_ =
-      NewValidatingRecorder(Bind(small_.plan), std::make_unique<FakeRecorder>(&calls_));
+// ---- the protocol, the same for every recorder ----
 
+class ProtocolTest : public ::testing::TestWithParam<const char*> {
+ protected:
+  void SetUp() override {
+    const std::string kind = GetParam();
+    if (kind == "Validating") {
+      recorder_ = NewValidatingRecorder(Bind(small_.plan), std::make_unique<FakeRecorder>(&calls_));
+    } else if (kind == "Text") {
+      recorder_ = NewTextRecorder(small_.plan, &text_);
+    } else {
+      const auto world = *CreateHostWorld({.size = 2});
+      recorder_ = *world->NewRecorder(kind == "HostGraph" ? Execution::kGraph : Execution::kEager, Bind(small_.plan));
+    }
+  }
   absl::Status Record(int command) {
     return recorder_->Record(CommandId(command), small_.schedule().commands[command]);
   }
+  void ExpectRefusal(const absl::Status& status, const char* words) {
+    EXPECT_THAT(status, StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr(words)));
+    EXPECT_FALSE(recorder_->Finish().ok()) << "it is spent";
+  }
+
+  Small small_ = SmallPlan();
+  FakeRecorder::Calls calls_;
+  std::string text_;
+  std::unique_ptr<Recorder> recorder_;
 };
+INSTANTIATE_TEST_SUITE_P(Recorders, ProtocolTest, ::testing::Values("Validating", "Text", "HostGraph", "HostEager"),
+                         [](const auto& test) { return std::string(test.param); });
 
-TEST_F(ProtocolTest, RecordNeedsBegin) {
-  EXPECT_THAT(Record(0), StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("outside Begin and Finish")));
-}
+TEST_P(ProtocolTest, RecordNeedsBegin) { ExpectRefusal(Record(0), "outside Begin and Finish"); }
 
-TEST_F(ProtocolTest, FinishNeedsBegin) {
-  EXPECT_THAT(recorder_->Finish(), StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("before Begin")));
-}
+TEST_P(ProtocolTest, FinishNeedsBegin) { ExpectRefusal(recorder_->Finish().status(), "before Begin"); }
 
-TEST_F(ProtocolTest, BeginIsCalledOnce) {
+TEST_P(ProtocolTest, BeginIsCalledOnce) {
   ASSERT_THAT(recorder_->Begin(small_.schedule()), IsOk());
-  EXPECT_THAT(recorder_->Begin(small_.schedule()),
-              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("Begin was called twice")));
-  EXPECT_EQ(calls_.begin, 1);
+  ExpectRefusal(recorder_->Begin(small_.schedule()), "Begin was called twice");
+  EXPECT_LE(calls_.begin, 1);
 }
 
-TEST_F(ProtocolTest, FinishIsCalledOnce) {
-  ASSERT_THAT(RecordSchedule(small_.plan, small_.schedule(), *recorder_), IsOk());
-  EXPECT_THAT(recorder_->Finish(),
-              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("Finish was called twice")));
-  EXPECT_EQ(calls_.finish, 1);
-}
-
-TEST_F(ProtocolTest, CommandsComeInIssueOrder) {
+TEST_P(ProtocolTest, NothingFollowsFinish) {
   ASSERT_THAT(recorder_->Begin(small_.schedule()), IsOk());
-  EXPECT_THAT(Record(1), StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("record in issue order")));
-}
-
-TEST_F(ProtocolTest, EveryCommandIsRecorded) {
-  ASSERT_THAT(recorder_->Begin(small_.schedule()), IsOk());
-  ASSERT_THAT(Record(0), IsOk());
-  EXPECT_THAT(recorder_->Finish(), StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("after 1 of 4 commands")));
-}
-
-TEST_F(ProtocolTest, AnErrorIsFinal) {
-  calls_.fail_at = 1;
-  ASSERT_THAT(recorder_->Begin(small_.schedule()), IsOk());
-  ASSERT_THAT(Record(0), IsOk());
-  const absl::Status error = Record(1);
-  EXPECT_THAT(error, StatusIs(absl::StatusCode::kUnavailable, "no more tape"));
-  EXPECT_EQ(Record(2), error);
-  EXPECT_EQ(recorder_->Finish().status(), error);
-  EXPECT_EQ(calls_.record, 2);
+  for (int c = 0; c < 2; ++c) ASSERT_THAT(Record(c), IsOk());
+  ExpectRefusal(recorder_->Finish().status(), "after 2 of 4 commands; record all of them");
+  ExpectRefusal(Record(2), "outside Begin and Finish");
+  EXPECT_FALSE(recorder_->Begin(small_.schedule()).ok());
   EXPECT_EQ(calls_.finish, 0);
+}
+
+TEST_P(ProtocolTest, CommandsComeInIssueOrder) {
+  ASSERT_THAT(recorder_->Begin(small_.schedule()), IsOk());
+  ExpectRefusal(Record(1), "record in issue order");
+}
+
+TEST_P(ProtocolTest, CommandsAreThoseOfTheSchedule) {
+  ASSERT_THAT(recorder_->Begin(small_.schedule()), IsOk());
+  ExpectRefusal(recorder_->Record(CommandId(0), small_.schedule().commands[1]),
+                "command #0 is not that of the schedule");
+}
+
+TEST_P(ProtocolTest, SchedulesAreThoseOfThePlan) {
+  PlanBuilder b;
+  b.Call("c0");
+  b.Start("body", 1);
+  b.Command(Begin{}, Lane::kCompute);
+  b.Command(Forward{CallId(7)}, Lane::kCompute, {{.buffer = BufferId(9), .num_bytes = 8, .role = Role::kParameter}});
+  b.Command(End{}, Lane::kCompute);
+  const Plan other = b.Build();
+  EXPECT_THAT(RecordSchedule(other, other.schedules[0], *recorder_),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       HasSubstr("schedule \"body\" of 3 commands is none of the 1 schedules of the recorder's plan")));
+  EXPECT_EQ(text_, "");
+}
+
+TEST(ValidatingRecorderTest, FinishIsPassedOnOnce) {
+  Small small = SmallPlan();
+  FakeRecorder::Calls calls;
+  const auto recorder = NewValidatingRecorder(Bind(small.plan), std::make_unique<FakeRecorder>(&calls));
+  ASSERT_THAT(RecordSchedule(small.plan, small.schedule(), *recorder), IsOk());
+  EXPECT_THAT(recorder->Finish(),
+              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("Finish was called twice")));
+  EXPECT_EQ(calls.finish, 1);
+}
+
+TEST(ValidatingRecorderTest, AnErrorIsFinal) {
+  Small small = SmallPlan();
+  FakeRecorder::Calls calls{.fail_at = 1};
+  const auto recorder = NewValidatingRecorder(Bind(small.plan), std::make_unique<FakeRecorder>(&calls));
+  const auto record = [&](int c) { return recorder->Record(CommandId(c), small.schedule().commands[c]); };
+  ASSERT_THAT(recorder->Begin(small.schedule()), IsOk());
+  ASSERT_THAT(record(0), IsOk());
+  const absl::Status error = record(1);
+  EXPECT_THAT(error, StatusIs(absl::StatusCode::kUnavailable, "no more tape"));
+  EXPECT_EQ(record(2), error);
+  EXPECT_EQ(recorder->Finish().status(), error);
+  EXPECT_EQ(calls.record, 2);
+  EXPECT_EQ(calls.finish, 0);
+}
+
+TEST(HostRecorderTest, FinishesOnce) {
+  const Small small = SmallPlan();
+  const auto bindings = Bind(small.plan);
+  bindings->compute[CallId(0)].forward = [](ComputeContext&) { return absl::OkStatus(); };
+  const auto world = *CreateHostWorld({.size = 2});
+  REPRISE_ASSERT_OK_AND_ASSIGN(const auto recorder, world->NewRecorder(Execution::kGraph, bindings));
+  ASSERT_THAT(RecordSchedule(small.plan, small.plan.schedules[0], *recorder), IsOk());
+  EXPECT_THAT(recorder->Finish(),
+              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("Finish was called twice")));
+  EXPECT_FALSE(recorder->Begin(small.plan.schedules[0]).ok());
+}
+
+TEST(TextRecorderTest, RefusesNoString) {
+  const Small small = SmallPlan();
+  EXPECT_THAT(RecordSchedule(small.plan, small.plan.schedules[0], *NewTextRecorder(small.plan, nullptr)),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("no string to append text to")));
 }
 
 TEST(TextRecorderTest, WritesTheLinesOfToText) {

@@ -9,8 +9,7 @@
 #include "reprise/graph/forward_session.h"
 #include "reprise/graph/host_world.h"
 #include "reprise/graph/train_session.h"
-#include "tests/graph/breakable_world.h"
-#include "tests/graph/session_testing.h"
+#include "tests/graph/dot_session_test.h"
 #include "tests/testing/status_matchers.h"
 
 namespace reprise {
@@ -18,7 +17,6 @@ namespace {
 
 using testing::BreakableWorld;
 using testing::Dot;
-using testing::DotOptions;
 using ::testing::HasSubstr;
 using testing::IsOk;
 using testing::MakeDot;
@@ -27,39 +25,7 @@ using testing::StatusIs;
 constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
 constexpr auto kPrecondition = absl::StatusCode::kFailedPrecondition;
 
-// A dot product of 5 elements on two ranks.
-class SessionErrorsTest : public ::testing::Test {
- protected:
-  absl::StatusOr<std::unique_ptr<TrainSession>> Train(const Dot& dot, TrainOptions options) {
-    REPRISE_ASSIGN_OR_RETURN(parameters_, ShardedParameters::Create(world_, dot.model));
-    REPRISE_RETURN_IF_ERROR(parameters_->Initialize(Constant(1)));
-    return TrainSession::Create(parameters_, dot.model, dot.compute, std::move(options));
-  }
-  void Start(TrainOptions options = {}, const DotOptions& dot_options = {}) {
-    dot_ = MakeDot(dot_options);
-    absl::StatusOr<std::unique_ptr<TrainSession>> session = Train(dot_, std::move(options));
-    ASSERT_THAT(session, IsOk());
-    session_ = *std::move(session);
-  }
-  absl::Status Copy(int rank, size_t size = 5) {
-    return session_->CopyInput<float>(rank, dot_.x, std::vector<float>(size, 1.0f));
-  }
-  void RunMicrobatch() {
-    for (int rank = 0; rank < 2; ++rank) ASSERT_THAT(Copy(rank), IsOk());
-    ASSERT_THAT(session_->RunMicrobatch(), IsOk());
-  }
-  // The refusals before it have changed nothing.
-  void ExpectStepWorks() {
-    ASSERT_THAT(session_->BeginStep({}), IsOk());
-    RunMicrobatch();
-    ASSERT_THAT(session_->EndStep(), IsOk());
-  }
-
-  std::shared_ptr<BreakableWorld> world_ = std::make_shared<BreakableWorld>(2);
-  std::shared_ptr<ShardedParameters> parameters_;
-  Dot dot_;
-  std::unique_ptr<TrainSession> session_;
-};
+class SessionErrorsTest : public testing::DotSessionTest {};
 
 // ---- options ----
 
@@ -133,7 +99,33 @@ TEST_F(SessionErrorsTest, ExternalBuffersThatOverlap) {
   };
   EXPECT_THAT(create(memory[3]), IsOk());
   EXPECT_THAT(create(&memory[2][4]),
-              StatusIs(kInvalid, HasSubstr("tensor \"b\" on rank 1 overlaps that of tensor \"a\"")));
+              StatusIs(kInvalid, HasSubstr("tensor \"b\" on rank 1 overlaps that of tensor \"a\" on rank 1")));
+  EXPECT_THAT(create(memory[1]),
+              StatusIs(kInvalid, HasSubstr("tensor \"b\" on rank 1 overlaps that of tensor \"b\" on rank 0")));
+  EXPECT_THAT(create(&memory[1][4]), StatusIs(kInvalid, HasSubstr("tensor \"b\" on rank 1 overlaps that of")));
+  EXPECT_THAT(create(memory[0]),
+              StatusIs(kInvalid, HasSubstr("tensor \"b\" on rank 1 overlaps that of tensor \"a\" on rank 0")));
+}
+
+TEST_F(SessionErrorsTest, ExternalInputsOfSeveralRanksMayShareMemory) {
+  const Dot dot = MakeDot({.size = 8, .external = true});
+  alignas(16) float memory[12] = {};
+  EXPECT_THAT(Train(dot, {.run = {.external = {{0, dot.x, memory, 32}, {1, dot.x, memory, 32}}}}), IsOk());
+  EXPECT_THAT(Train(dot, {.run = {.external = {{0, dot.x, memory, 32}, {1, dot.x, &memory[4], 32}}}}), IsOk());
+}
+
+TEST_F(SessionErrorsTest, ExternalStateOfSeveralRanksMayNot) {
+  ModelBuilder builder;
+  const TensorId state = builder.AddState({.name = "state", .shape = {8}, .dtype = DType::kFloat32, .external = true});
+  const TensorId y = builder.AddOutput({.name = "y", .dtype = DType::kFloat32});
+  const CallId call = builder.AddCall({.name = "call", .outputs = {y}, .state = {state}});
+  const Model model = *builder.Build();
+  const ComputeTable compute = {{call, {.forward = [](ComputeContext&) { return absl::OkStatus(); }}}};
+  REPRISE_ASSERT_OK_AND_ASSIGN(parameters_, ShardedParameters::Create(world_, model));
+  alignas(16) float memory[8] = {};
+  EXPECT_THAT(ForwardSession::Create(parameters_, {{"one", model, compute}},
+                                     {.external = {{0, state, memory, 32}, {1, state, memory, 32}}}),
+              StatusIs(kInvalid, HasSubstr("tensor \"state\" on rank 1 overlaps that of tensor \"state\" on rank 0")));
 }
 
 TEST_F(SessionErrorsTest, ExternalBuffersInTheMemoryOfParameters) {
@@ -309,6 +301,8 @@ TEST_F(SessionErrorsTest, InputsThatDoNotFit) {
   const std::vector<float> five(5);
   EXPECT_THAT(Copy(2), StatusIs(kInvalid, "CopyInput: rank 2 is not driven by this process; its ranks are 0, 1"));
   EXPECT_THAT(Copy(0, 4), StatusIs(kInvalid, HasSubstr("CopyInput: 4 values for input \"x\", which has 5 elements")));
+  EXPECT_THAT(session_->CopyInput<float>(0, dot_.x, absl::Span<const float>(nullptr, 5)),
+              StatusIs(kInvalid, HasSubstr("CopyInput: the values for input \"x\" are at a null address")));
   EXPECT_THAT(session_->CopyInput<int32_t>(0, dot_.x, std::vector<int32_t>(5)),
               StatusIs(kInvalid, HasSubstr("CopyInput: tensor \"x\" is f32, not i32")));
   EXPECT_THAT(session_->CopyInput<float>(0, dot_.loss, five),
@@ -349,6 +343,13 @@ TEST_F(SessionErrorsTest, StepValuesOutOfRange) {
   EXPECT_THAT(session_->BeginStep({.microbatches = 2}), IsOk());
 }
 
+TEST_F(SessionErrorsTest, AMeanOutsideFp32IsNamed) {
+  Start({.loss_scale = 0x1p127f});
+  EXPECT_THAT(session_->BeginStep({.microbatches = 2}),
+              StatusIs(kInvalid, HasSubstr("gradient_divisor 4, the mean, times loss_scale 1.70141e+38 is outside")));
+  EXPECT_THAT(session_->BeginStep({.gradient_divisor = 1}), IsOk());
+}
+
 TEST_F(SessionErrorsTest, ParametersChangedWithinAStep) {
   Start();
   ASSERT_THAT(session_->BeginStep({.microbatches = 2}), IsOk());
@@ -386,55 +387,9 @@ TEST_F(SessionErrorsTest, ReadsThatCannotBe) {
   EXPECT_THAT(session_->EndStep(), IsOk());
 }
 
-// ---- failures ----
-
-TEST_F(SessionErrorsTest, AFailedReplayIsFinal) {
-  Start();
-  ExpectStepWorks();
-  ASSERT_THAT(session_->BeginStep({}), IsOk());
-  ASSERT_THAT(Copy(0), IsOk());
-  ASSERT_THAT(Copy(1), IsOk());
-  const absl::Status broken = absl::UnavailableError("the device is gone");
-  world_->BreakReplays(broken);
-  EXPECT_EQ(session_->RunMicrobatch(), broken);
-  world_->BreakReplays(absl::OkStatus());
-  EXPECT_EQ(session_->BeginStep({}), broken);
-  EXPECT_EQ(Copy(0), broken);
-  EXPECT_EQ(session_->RunMicrobatch(), broken);
-  EXPECT_EQ(session_->EndStep(), broken);
-  EXPECT_EQ(session_->DiscardGradients(), broken);
-  EXPECT_EQ(session_->MarkParametersChanged(), broken);
-  EXPECT_EQ(session_->Synchronize(), broken);
-  EXPECT_EQ(session_->ReadOutput<float>(0, dot_.loss).status(), broken);
-  EXPECT_EQ(session_->ReadGradient("w").status(), broken);
-}
-
-TEST_F(SessionErrorsTest, AFailedWarmUpLeavesNoSession) {
-  world_->BreakReplays(absl::UnavailableError("the device is gone"));
-  EXPECT_THAT(Train(MakeDot(), {}), StatusIs(absl::StatusCode::kUnavailable, HasSubstr("the device is gone")));
-}
-
 // ---- forward sessions ----
 
-class ForwardErrorsTest : public SessionErrorsTest {
- protected:
-  absl::StatusOr<std::unique_ptr<ForwardSession>> Forward(const Dot& dot, std::vector<std::string> names,
-                                                          RunOptions run = {}, TrainSession* share = nullptr) {
-    std::vector<ForwardVariant> variants;
-    for (const std::string& name : names) variants.push_back({name, dot.model, dot.compute});
-    return ForwardSession::Create(parameters_, std::move(variants), std::move(run), share);
-  }
-  absl::Status CopyForward(int rank, int variant = 0) {
-    return forward_->CopyInput<float>(rank, variant, dot_.x, std::vector<float>(5, 1.0f));
-  }
-  void StartForward(TrainSession* share = nullptr) {
-    absl::StatusOr<std::unique_ptr<ForwardSession>> forward = Forward(dot_, {"one", "two"}, {}, share);
-    ASSERT_THAT(forward, IsOk());
-    forward_ = *std::move(forward);
-  }
-
-  std::unique_ptr<ForwardSession> forward_;
-};
+class ForwardErrorsTest : public testing::DotSessionTest {};
 
 TEST_F(ForwardErrorsTest, VariantsThatDoNotFit) {
   Start();
@@ -522,22 +477,6 @@ TEST_F(ForwardErrorsTest, ASharedArenaIsOfTheSameWorld) {
   world_ = std::make_shared<BreakableWorld>(2);
   Start();
   EXPECT_THAT(Forward(dot_, {"a"}, {}, train.get()), StatusIs(kInvalid, HasSubstr("belongs to another World")));
-}
-
-TEST_F(ForwardErrorsTest, AFailedReplayIsFinal) {
-  Start();
-  StartForward();
-  for (int rank = 0; rank < 2; ++rank) ASSERT_THAT(CopyForward(rank), IsOk());
-  const absl::Status broken = absl::UnavailableError("the device is gone");
-  world_->BreakReplays(broken);
-  EXPECT_EQ(forward_->Replay(0), broken);
-  world_->BreakReplays(absl::OkStatus());
-  EXPECT_EQ(forward_->Replay(1), broken);
-  EXPECT_EQ(CopyForward(0, 1), broken);
-  EXPECT_EQ(forward_->ClearState(0), broken);
-  EXPECT_EQ(forward_->Synchronize(), broken);
-  EXPECT_EQ(forward_->ReadOutput<float>(0, 0, dot_.loss).status(), broken);
-  EXPECT_EQ(forward_->Address(0, 0, dot_.loss).status(), broken);
 }
 
 }  // namespace

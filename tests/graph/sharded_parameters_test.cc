@@ -3,6 +3,7 @@
 #include <cmath>
 #include <cstring>
 #include <numeric>
+#include <stdexcept>
 
 #include "absl/strings/str_cat.h"
 #include "reprise/graph/host_world.h"
@@ -137,6 +138,20 @@ TEST(ShardedParametersTest, WhatWasNeverSetIsNotRead) {
   EXPECT_EQ(parameters->memory(Storage::kSession), nullptr);
 }
 
+TEST(ShardedParametersTest, ExceptionsOfAnInitializerBecomeInternal) {
+  REPRISE_ASSERT_OK_AND_ASSIGN(const auto parameters, ShardedParameters::Create(MakeWorld(2), OddModel()));
+  const int64_t version = parameters->version();
+  EXPECT_THAT(parameters->Initialize([](const ParameterSpec& spec, int64_t, absl::Span<float>) {
+    if (spec.name == "b.long") throw std::runtime_error("no file");
+  }),
+              StatusIs(absl::StatusCode::kInternal,
+                       HasSubstr("initializer of parameter \"b.long\" threw an exception: no file")));
+  EXPECT_GT(parameters->version(), version) << "parameters before it have changed";
+  EXPECT_THAT(parameters->Initialize([](const ParameterSpec&, int64_t, absl::Span<float>) { throw 7; }),
+              StatusIs(absl::StatusCode::kInternal, HasSubstr("threw something that is not a std::exception")));
+  EXPECT_THAT(parameters->Initialize(Constant(1)), IsOk());
+}
+
 TEST(ShardedParametersTest, VersionGrowsWithEveryChange) {
   REPRISE_ASSERT_OK_AND_ASSIGN(const auto parameters, ShardedParameters::Create(MakeWorld(2), OddModel()));
   int64_t version = parameters->version();
@@ -162,6 +177,10 @@ TEST(ShardedParametersTest, RefusesByName) {
   EXPECT_THAT(parameters->Write("a.weight", {1.0f, 2.0f}),
               StatusIs(absl::StatusCode::kInvalidArgument,
                        HasSubstr("\"a.weight\": 2 values for 91 elements; give the whole")));
+  EXPECT_THAT(parameters->Write("a.bias", absl::Span<const float>(nullptr, 1)),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("\"a.bias\": null instead of values")));
+  EXPECT_THAT(ShardedParameters::Create(nullptr, OddModel()),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("no world")));
   EXPECT_THAT(parameters->Initialize(nullptr),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("no initializer")));
   EXPECT_THAT(ShardedParameters::Create(MakeWorld(2), OddModel(), DType::kInt32),

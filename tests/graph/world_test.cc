@@ -134,6 +134,21 @@ TEST(HostWorldTest, RefusesSizesOutOfRange) {
   EXPECT_THAT(CreateHostWorld({.size = 1024}), IsOk());
 }
 
+TEST(HostWorldTest, RefusesOrdersAndExecutionsThatAreNone) {
+  EXPECT_THAT(CreateHostWorld({.order = static_cast<ReplayOrder>(9)}),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("HostWorldOptions::order is 9")));
+  REPRISE_ASSERT_OK_AND_ASSIGN(const std::shared_ptr<World> world, CreateHostWorld({}));
+  auto bindings = std::make_shared<Bindings>();
+  Plan plan;
+  plan.layout.world_size = 1;
+  bindings->plan = std::make_shared<const Plan>(plan);
+  bindings->ranks = {0};
+  bindings->addresses = {{}};
+  EXPECT_THAT(world->NewRecorder(Execution::kEager, bindings), IsOk());
+  EXPECT_THAT(world->NewRecorder(static_cast<Execution>(9), bindings),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("execution is 9")));
+}
+
 TEST(HostWorldTest, DrivesAllRanks) {
   REPRISE_ASSERT_OK_AND_ASSIGN(const std::shared_ptr<World> world, CreateHostWorld({.size = 3}));
   EXPECT_EQ(world->size(), 3);
@@ -147,6 +162,7 @@ TEST(HostWorldTest, MemoryIsAlignedAndHoldsNaN) {
   REPRISE_ASSERT_OK_AND_ASSIGN(const std::shared_ptr<MemoryBlock> block, world->Allocate(MemoryKind::kLocal, 100));
   EXPECT_EQ(block->num_bytes(), 100);
   EXPECT_NE(block->address(0), block->address(1));
+  for (const int local : {-1, 2, 9}) EXPECT_EQ(block->address(local), nullptr);
   for (const int local : {0, 1}) {
     EXPECT_EQ(reinterpret_cast<uintptr_t>(block->address(local)) % kBufferAlignment, 0u);
     EXPECT_EQ(std::string(reinterpret_cast<const char*>(block->address(local)), 100), std::string(100, '\xff'));
@@ -176,14 +192,52 @@ TEST(HostWorldTest, CopiesBothWays) {
   EXPECT_THAT(world->CopyToHost(0, bytes, block->address(0), -1), Not(IsOk()));
 }
 
+TEST(HostWorldTest, RefusesNullUnlessThereAreNoBytes) {
+  REPRISE_ASSERT_OK_AND_ASSIGN(const std::shared_ptr<World> world, CreateHostWorld({}));
+  REPRISE_ASSERT_OK_AND_ASSIGN(const std::shared_ptr<MemoryBlock> block, world->Allocate(MemoryKind::kLocal, 16));
+  char bytes[16] = {};
+  const auto is_refused =
+      StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("16 bytes at a null address on local rank 0 of 1"));
+  EXPECT_THAT(world->CopyToRank(0, nullptr, bytes, 16), is_refused);
+  EXPECT_THAT(world->CopyToRank(0, block->address(0), nullptr, 16), is_refused);
+  EXPECT_THAT(world->CopyToHost(0, nullptr, block->address(0), 16), is_refused);
+  EXPECT_THAT(world->CopyToHost(0, bytes, nullptr, 16), is_refused);
+  EXPECT_THAT(world->FillBytes(0, nullptr, 0, 16), is_refused);
+  EXPECT_THAT(world->CopyToRank(0, nullptr, nullptr, 0), IsOk());
+  EXPECT_THAT(world->CopyToHost(0, nullptr, nullptr, 0), IsOk());
+  EXPECT_THAT(world->FillBytes(0, nullptr, 0, 0), IsOk());
+}
+
 TEST(HostWorldTest, RefusesBindingsOfAnotherWorld) {
   REPRISE_ASSERT_OK_AND_ASSIGN(const std::shared_ptr<World> world, CreateHostWorld({.size = 2}));
   EXPECT_THAT(world->NewRecorder(Execution::kGraph, nullptr), Not(IsOk()));
   auto bindings = std::make_shared<Bindings>();
   bindings->plan = std::make_shared<const Plan>();
   bindings->ranks = {0};
+  bindings->addresses = {{}};
   EXPECT_THAT(world->NewRecorder(Execution::kGraph, bindings),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("this world has 2")));
+}
+
+TEST(HostWorldTest, RefusesBindingsWithoutAddresses) {
+  REPRISE_ASSERT_OK_AND_ASSIGN(const std::shared_ptr<World> world, CreateHostWorld({.size = 2}));
+  Plan plan;
+  plan.layout.world_size = 2;
+  plan.buffers = {{.name = "b", .num_bytes = 16}, {.name = "empty"}};
+  auto bindings = std::make_shared<Bindings>();
+  bindings->plan = std::make_shared<const Plan>(plan);
+  bindings->ranks = {0, 1};
+  std::byte memory[16];
+  const auto expect = [&](std::vector<std::vector<std::byte*>> addresses, const char* words) {
+    bindings->addresses = std::move(addresses);
+    EXPECT_THAT(world->NewRecorder(Execution::kGraph, bindings),
+                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(words)));
+  };
+  expect({}, "there are addresses for 0 ranks of 2");
+  expect({{memory, nullptr}, {}}, "rank 1 has 0 addresses for 2 buffers");
+  expect({{memory, nullptr}, {nullptr, memory}}, "buffer \"b\" has no address on rank 1");
+  bindings->addresses = {{memory, nullptr}, {memory, nullptr}};
+  EXPECT_THAT(world->NewRecorder(Execution::kGraph, bindings), IsOk());
 }
 
 }  // namespace

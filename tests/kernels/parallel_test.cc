@@ -1,6 +1,10 @@
 #include "kernels/parallel.h"
 
+#include <sys/resource.h>
+
 #include <atomic>
+#include <cstdlib>
+#include <mutex>
 #include <numeric>
 #include <thread>
 
@@ -52,6 +56,25 @@ TEST(ParallelForTest, ServesSeveralThreadsAtOnce) {
   for (std::thread& thread : threads) thread.join();
   EXPECT_EQ(sum, 4 * 100 * 190);
 }
+
+// Sanitizers need memory of their own for what is forbidden here.
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+TEST(ParallelForDeathTest, GoesOnWithoutThreads) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");  // a new process, whose pool is not made yet
+  const auto run = [] {
+    const rlimit no_more_memory = {1, 1};
+    if (setrlimit(RLIMIT_AS, &no_more_memory) != 0) std::exit(1);
+    int64_t sum = 0;
+    std::mutex mutex;
+    ParallelFor(20, [&](int64_t i) {
+      std::lock_guard lock(mutex);
+      sum += i;
+    });
+    std::exit(sum == 190 ? 0 : 2);
+  };
+  EXPECT_EXIT(run(), ::testing::ExitedWithCode(0), "");
+}
+#endif
 
 TEST(ParallelForRangesTest, CoversTheWholeInRangesOfTheGrain) {
   for (const int64_t size : {0, 1, 9, 10, 11, 95}) {

@@ -174,8 +174,8 @@ class ComputeContext {
 // Called for warm-up, eager runs, capture and recomputation, never at replay. It enqueues the same work every time on
 // the context's stream and does not allocate, synchronise, copy to the host, call NCCL or leave a forked stream
 // unjoined. Forward writes every byte of its outputs and private saved tensors; backward assigns or adds every gradient
-// that is not empty, as its mode says. An exception that leaves it becomes Internal. A HostWorld
-// may call it for several ranks at once, each from a thread of its own.
+// that is not empty, as its mode says. An exception that leaves it becomes Internal. A HostWorld calls it for one rank
+// after another, unless ReplayOrder::kThreads asks for a thread per rank.
 using ComputeFunction = std::function<absl::Status(ComputeContext&)>;
 struct Compute {
   ComputeFunction forward = {};

@@ -11,8 +11,8 @@
 namespace reprise {
 
 // How a HostWorld replays. Results are the same bytes in every order, or the schedule lacks a wait.
-//   kIssue: command after command, ranks side by side; the fast one. Compute functions of an eager replay then run on
-//     several threads at once, as in kThreads.
+//   kIssue: command after command, ranks side by side; the fast one. Compute functions run one rank after another, on
+//     the calling thread; what they enqueue in a graph runs on several threads at once, as everything does in kThreads.
 //   kAdversarial: any order that lanes and waits allow, drawn from the seed, in bursts. A command has a begin and an
 //     end: what it assigns holds NaN (0xFF) in between, reads happen at the end, and other lanes run in between.
 //     Transient memory is poisoned when the last use of its value ends.
@@ -25,8 +25,8 @@ struct HostWorldOptions {
   uint64_t seed = 0;  // of kAdversarial; each replay continues the sequence
 };
 
-// InvalidArgument for a size out of range. Memory is filled with 0xFF bytes (NaN) when allocated. Replay returns when
-// it is done; if no command can run, FailedPrecondition lists each blocked command and what it waits for.
+// InvalidArgument for a size or an order out of range. Memory is filled with 0xFF bytes (NaN) when allocated. Replay
+// returns when it is done; if no command can run, FailedPrecondition lists each blocked command and what it waits for.
 absl::StatusOr<std::shared_ptr<World>> CreateHostWorld(const HostWorldOptions& options);
 
 }  // namespace reprise

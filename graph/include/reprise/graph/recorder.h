@@ -34,15 +34,17 @@ struct GraphAudit {
 class Executable {
  public:
   virtual ~Executable() = default;
-  // (c) Enqueues the whole schedule for every local rank. May return before it is done.
+  // (c) Enqueues the whole schedule for every local rank. May return before it is done: see World::Synchronize. An
+  // error says nothing of other executables.
   virtual absl::Status Replay() = 0;
   virtual GraphAudit audit() const { return {}; }
 };
 
 // Receives the commands of one schedule in issue order.
 //
-// Protocol: Begin, then Record once per command, then Finish exactly once. After an error the recorder is spent: Finish
-// returns that error, and nothing of the recording survives.
+// Protocol: Begin with one of the plan's schedules, then Record once per command, then Finish exactly once; any other
+// call is refused (FailedPrecondition). After an error the recorder is spent: Finish returns that error, and nothing of
+// the recording survives.
 class Recorder {
  public:
   virtual ~Recorder() = default;
@@ -55,12 +57,12 @@ class Recorder {
 absl::StatusOr<std::unique_ptr<Executable>> RecordSchedule(const Plan& plan, const Schedule& schedule,
                                                            Recorder& recorder);
 
-// Checks the protocol and each command against the plan (waits name recorded commands, uses lie inside their buffers
-// and their buffers are bound, communicators keep to one lane) before passing it on. FailedPrecondition otherwise.
+// Checks the bindings (InvalidArgument), the protocol, and each command against the plan: waits name recorded commands,
+// uses lie inside their buffers, communicators keep to one lane (FailedPrecondition). Then passes it on.
 std::unique_ptr<Recorder> NewValidatingRecorder(std::shared_ptr<const Bindings> bindings,
                                                 std::unique_ptr<Recorder> inner);
 
-// Appends one line per command to `text`, as in ToText. Its executable does nothing.
+// Appends one line per command to `text`, as in ToText. Its executable does nothing. Borrows both arguments.
 std::unique_ptr<Recorder> NewTextRecorder(const Plan& plan, std::string* text);
 
 }  // namespace reprise

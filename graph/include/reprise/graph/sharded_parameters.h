@@ -28,7 +28,8 @@ class ShardedParameters {
   static absl::StatusOr<std::shared_ptr<ShardedParameters>> Create(std::shared_ptr<World> world, const Model& model,
                                                                    DType master = DType::kFloat32);
 
-  // Called for each run of elements that a local rank owns, so values must not depend on how the runs are cut.
+  // Called for each run of elements that a local rank owns, so values must not depend on how the runs are cut. An
+  // exception that leaves it becomes Internal; some parameters then have new values, and others have not.
   using Initializer = std::function<void(const ParameterSpec& spec, int64_t first_element, absl::Span<float> values)>;
   // Sets every parameter, frozen ones too.
   absl::Status Initialize(const Initializer& initializer);

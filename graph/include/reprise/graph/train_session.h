@@ -7,8 +7,8 @@
 // one's inputs are staged.
 //
 // Errors: a call in the wrong order or with wrong arguments is refused (FailedPrecondition, InvalidArgument) and
-// changes nothing. A failed replay is final: the session repeats that error. Threads: as for the World. Functions
-// marked (c) are collective.
+// changes nothing. A failed replay is final and closes the step: the session repeats that error, other sessions do not
+// have it. Threads: as for the World. Functions marked (c) are collective.
 #ifndef REPRISE_GRAPH_TRAIN_SESSION_H_
 #define REPRISE_GRAPH_TRAIN_SESSION_H_
 
@@ -32,8 +32,9 @@
 namespace reprise {
 
 // Memory of the user's for an external tensor on one local rank: at least the tensor's bytes, aligned to 16. Must
-// outlive the session, must not overlap another external buffer, and is the user's to fill: no CopyInput for it. In a
-// ForwardSession it serves every variant to which `tensor` is external.
+// outlive the session, and is the user's to fill: no CopyInput for it. Must not overlap another external buffer of any
+// local rank, except that inputs of different ranks may. In a ForwardSession it serves every variant to which `tensor`
+// is external; buffers that serve no variant together may overlap.
 struct ExternalBuffer {
   int rank = 0;
   TensorId tensor;

@@ -31,7 +31,7 @@ class MemoryBlock {
  public:
   virtual ~MemoryBlock() = default;
   virtual int64_t num_bytes() const = 0;
-  // `local` is an index into World::local_ranks(). Null if the block is empty.
+  // `local` is an index into World::local_ranks(). Null if there is no such rank or the block is empty.
   virtual std::byte* address(int local) const = 0;
 };
 
@@ -54,13 +54,14 @@ class World {
   // ResourceExhausted, with the bytes asked for, if there is no room.
   virtual absl::StatusOr<std::shared_ptr<MemoryBlock>> Allocate(MemoryKind kind, int64_t num_bytes) = 0;
   // Copies between the host and memory of local rank `local`, after everything launched before. `source` may be reused
-  // on return. CopyToHost waits until the bytes are there.
+  // on return. CopyToHost waits until the bytes are there. Null is refused unless `num_bytes` is 0.
   virtual absl::Status CopyToRank(int local, void* destination, const void* source, int64_t num_bytes) = 0;
   virtual absl::Status CopyToHost(int local, void* destination, const void* source, int64_t num_bytes) = 0;
   virtual absl::Status FillBytes(int local, void* destination, uint8_t value, int64_t num_bytes) = 0;
   // All zero where the memory is the host's.
   virtual MemoryUse memory() const { return {}; }
-  // Waits for everything launched; the first error of a replay since the last call.
+  // Waits for everything launched. Errors of replays that return before they are done are found here; they mean that
+  // the world is of no further use. What Replay returned belongs to that executable alone and is not repeated.
   virtual absl::Status Synchronize() = 0;
 
   // (c) Every local rank gives some bytes; every rank gets those of all ranks, by rank. Over the host, not the device.
@@ -69,7 +70,8 @@ class World {
   // Called by Agree before a vote that is an error: ranks whose devices wait for this one in vain may be told at once.
   virtual void TellFailure(const absl::Status&) {}
 
-  // Recorder for schedules of `bindings->plan`. Unavailable if the world has no such execution.
+  // Recorder for schedules of `bindings->plan`, which Verify must accept. Unavailable if the world has no such
+  // execution, InvalidArgument for bindings that are not of its ranks or lack addresses.
   virtual absl::StatusOr<std::unique_ptr<Recorder>> NewRecorder(Execution execution,
                                                                 std::shared_ptr<const Bindings> bindings) = 0;
 

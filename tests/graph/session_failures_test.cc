@@ -1,0 +1,138 @@
+// What a failure does to its own session, and what it does not do to others.
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "tests/graph/dot_session_test.h"
+#include "tests/testing/status_matchers.h"
+
+namespace reprise {
+namespace {
+
+using testing::Dot;
+using ::testing::HasSubstr;
+using testing::IsOk;
+using testing::MakeDot;
+using testing::StatusIs;
+
+class SessionFailuresTest : public testing::DotSessionTest {
+ protected:
+  // The dot product, whose replays throw while `broken_` is set.
+  Dot Fragile() {
+    Dot dot = MakeDot();
+    ComputeFunction& forward = dot.compute[dot.call].forward;
+    forward = [this, forward](ComputeContext& c) {
+      c.stream().host_queue().Enqueue([this] {
+        if (broken_) throw std::runtime_error("broken");
+      });
+      return forward(c);
+    };
+    return dot;
+  }
+  absl::Status ReplayForward(ForwardSession& forward) {
+    for (int rank = 0; rank < 2; ++rank) {
+      REPRISE_RETURN_IF_ERROR(forward.CopyInput<float>(rank, 0, dot_.x, std::vector<float>(5, 1.0f)));
+    }
+    return forward.Replay(0);
+  }
+
+  bool broken_ = false;
+};
+
+TEST_F(SessionFailuresTest, AFailedReplayIsFinal) {
+  Start();
+  ExpectStepWorks();
+  ASSERT_THAT(session_->BeginStep({}), IsOk());
+  ASSERT_THAT(Copy(0), IsOk());
+  ASSERT_THAT(Copy(1), IsOk());
+  const absl::Status broken = absl::UnavailableError("the device is gone");
+  world_->BreakReplays(broken);
+  EXPECT_EQ(session_->RunMicrobatch(), broken);
+  world_->BreakReplays(absl::OkStatus());
+  EXPECT_EQ(session_->BeginStep({}), broken);
+  EXPECT_EQ(Copy(0), broken);
+  EXPECT_EQ(session_->RunMicrobatch(), broken);
+  EXPECT_EQ(session_->EndStep(), broken);
+  EXPECT_EQ(session_->DiscardGradients(), broken);
+  EXPECT_EQ(session_->MarkParametersChanged(), broken);
+  EXPECT_EQ(session_->Synchronize(), broken);
+  EXPECT_EQ(session_->ReadOutput<float>(0, dot_.loss).status(), broken);
+  EXPECT_EQ(session_->ReadGradient("w").status(), broken);
+}
+
+TEST_F(SessionFailuresTest, AFailedWarmUpLeavesNoSession) {
+  world_->BreakReplays(absl::UnavailableError("the device is gone"));
+  EXPECT_THAT(Train(MakeDot(), {}), StatusIs(absl::StatusCode::kUnavailable, HasSubstr("the device is gone")));
+}
+
+TEST_F(SessionFailuresTest, AFailedForwardReplayIsFinal) {
+  Start();
+  StartForward();
+  for (int rank = 0; rank < 2; ++rank) ASSERT_THAT(CopyForward(rank), IsOk());
+  const absl::Status broken = absl::UnavailableError("the device is gone");
+  world_->BreakReplays(broken);
+  EXPECT_EQ(forward_->Replay(0), broken);
+  world_->BreakReplays(absl::OkStatus());
+  EXPECT_EQ(forward_->Replay(1), broken);
+  EXPECT_EQ(CopyForward(0, 1), broken);
+  EXPECT_EQ(forward_->ClearState(0), broken);
+  EXPECT_EQ(forward_->Synchronize(), broken);
+  EXPECT_EQ(forward_->ReadOutput<float>(0, 0, dot_.loss).status(), broken);
+  EXPECT_EQ(forward_->Address(0, 0, dot_.loss).status(), broken);
+}
+
+// ---- other sessions ----
+
+TEST_F(SessionFailuresTest, AFailedCreateIsNotRepeatedByTheNext) {
+  broken_ = true;
+  EXPECT_THAT(Train(Fragile(), {}), StatusIs(absl::StatusCode::kInternal, HasSubstr("broken")));
+  EXPECT_THAT(world_->Synchronize(), IsOk());
+  Start();
+  ExpectStepWorks();
+  EXPECT_THAT(session_->Synchronize(), IsOk());
+}
+
+TEST_F(SessionFailuresTest, AFailedReplayIsNotAnErrorOfOtherSessions) {
+  Start();
+  REPRISE_ASSERT_OK_AND_ASSIGN(const auto fragile, Forward(Fragile(), {"fragile"}));
+  StartForward();
+  broken_ = true;
+  EXPECT_THAT(ReplayForward(*fragile), StatusIs(absl::StatusCode::kInternal, HasSubstr("broken")));
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_THAT(ReplayForward(*forward_), IsOk());
+    EXPECT_THAT(forward_->Synchronize(), IsOk());
+    ExpectStepWorks();
+    EXPECT_THAT(session_->Synchronize(), IsOk());
+  }
+  EXPECT_THAT(fragile->Synchronize(), StatusIs(absl::StatusCode::kInternal, HasSubstr("broken")));
+}
+
+TEST_F(SessionFailuresTest, AFailureInAStepFreesTheSharedArena) {
+  Start();
+  StartForward(session_.get());
+  ASSERT_THAT(ReplayForward(*forward_), IsOk());
+  ASSERT_THAT(session_->BeginStep({}), IsOk());
+  for (int rank = 0; rank < 2; ++rank) ASSERT_THAT(Copy(rank), IsOk());
+  const absl::Status broken = absl::UnavailableError("the device is gone");
+  world_->BreakReplays(broken);
+  EXPECT_EQ(session_->RunMicrobatch(), broken);
+  world_->BreakReplays(absl::OkStatus());
+  ASSERT_THAT(ReplayForward(*forward_), IsOk());
+  REPRISE_ASSERT_OK_AND_ASSIGN(const std::vector<float> loss, forward_->ReadOutput<float>(0, 0, dot_.loss));
+  EXPECT_EQ(loss, std::vector<float>{5.0f});
+  EXPECT_EQ(session_->EndStep(), broken);
+  EXPECT_THAT(Forward(dot_, {"another"}, {}, session_.get()), IsOk());
+}
+
+TEST_F(SessionFailuresTest, AFailedUpdateCountsAsAChangeOfTheParameters) {
+  Start();
+  ASSERT_THAT(session_->BeginStep({}), IsOk());
+  RunMicrobatch();
+  const int64_t version = parameters_->version();
+  world_->BreakReplays(absl::UnavailableError("the device is gone"));
+  EXPECT_FALSE(session_->EndStep().ok());
+  EXPECT_GT(parameters_->version(), version) << "some ranks may have updated theirs";
+}
+
+}  // namespace
+}  // namespace reprise
