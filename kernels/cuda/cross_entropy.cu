@@ -54,8 +54,11 @@ __device__ Softmax RowSoftmax(const T* row, int64_t classes) {
   return softmax;
 }
 
+constexpr int64_t kMaxThreads = 1024;
+
 template <int N, bool kAligned, class T>
-__global__ void RowLossKernel(int64_t rows, int64_t classes, const T* logits, const int32_t* labels, float* losses) {
+__global__ void __launch_bounds__(kMaxThreads)
+    RowLossKernel(int64_t rows, int64_t classes, const T* logits, const int32_t* labels, float* losses) {
   for (int64_t r = blockIdx.x; r < rows; r += gridDim.x) {
     const T* row = logits + r * classes;
     const Softmax softmax = RowSoftmax<N, kAligned>(row, classes);
@@ -82,7 +85,8 @@ __global__ void __launch_bounds__(kSumThreads)
 
 // dlogits = dloss (softmax - onehot(label)) / rows.
 template <int N, bool kAligned, class T>
-__global__ void LogitsGradientKernel(int64_t rows, int64_t classes, const float* dloss, const T* logits,
+__global__ void __launch_bounds__(kMaxThreads)
+    LogitsGradientKernel(int64_t rows, int64_t classes, const float* dloss, const T* logits,
                                      const int32_t* labels, T* dlogits, bool add) {
   const float scale = *dloss / static_cast<float>(rows);
   for (int64_t r = blockIdx.x; r < rows; r += gridDim.x) {
@@ -106,7 +110,6 @@ __global__ void LogitsGradientKernel(int64_t rows, int64_t classes, const float*
 
 // Some four packs to a thread, as far as a block goes.
 dim3 RowThreads(int64_t classes, int per_pack) {
-  constexpr int64_t kMaxThreads = 1024;
   const int64_t warps = CeilDivide(classes, int64_t{4} * kWarp * per_pack);
   return dim3(static_cast<unsigned>(Smaller(warps * kWarp, kMaxThreads)));
 }

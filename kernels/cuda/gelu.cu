@@ -9,7 +9,11 @@ constexpr float kCubic = 0.044715f;
 
 // Beyond 16, s is 0 or 1 to all digits; the bound keeps x^3 finite. Compared so that a NaN is kept.
 __device__ float Bounded(float x) { return x > 16.0f ? 16.0f : x < -16.0f ? -16.0f : x; }
-__device__ float Sigmoid(float x) { return 1.0f / (1.0f + expf(-2.0f * kScale * x * (1.0f + kCubic * x * x))); }
+// The exponential is kept finite, so that s is not 0: s(-infinity) times -infinity is no NaN.
+__device__ float Sigmoid(float x) {
+  const float u = -2.0f * kScale * x * (1.0f + kCubic * x * x);
+  return 1.0f / (1.0f + expf(u > 87.0f ? 87.0f : u));
+}
 
 struct Gelu {
   __device__ float operator()(float x) const { return x * Sigmoid(Bounded(x)); }

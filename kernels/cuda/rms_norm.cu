@@ -10,8 +10,11 @@ __device__ float RowFactor(float squares, int64_t columns, float epsilon) {
   return 1.0f / sqrtf(BlockSum(squares) / static_cast<float>(columns) + epsilon);
 }
 
+constexpr int64_t kMaxThreads = 512;
+
 template <int N, bool kAligned, class T>
-__global__ void RmsNormKernel(int64_t rows, int64_t columns, float epsilon, const T* x, const T* gain, T* y) {
+__global__ void __launch_bounds__(kMaxThreads)
+    RmsNormKernel(int64_t rows, int64_t columns, float epsilon, const T* x, const T* gain, T* y) {
   const int64_t packs = (columns + N - 1) / N;
   for (int64_t row = blockIdx.x; row < rows; row += gridDim.x) {
     const T* in = x + row * columns;
@@ -36,7 +39,8 @@ __global__ void RmsNormKernel(int64_t rows, int64_t columns, float epsilon, cons
 
 // With the factor f of a row and h = gain dy: dx = f h - x f^3 dot(h, x) / columns.
 template <int N, bool kAligned, class T>
-__global__ void RmsNormBackwardKernel(int64_t rows, int64_t columns, float epsilon, const T* dy, const T* x,
+__global__ void __launch_bounds__(kMaxThreads)
+    RmsNormBackwardKernel(int64_t rows, int64_t columns, float epsilon, const T* dy, const T* x,
                                       const T* gain, T* dx, bool add, float* factors) {
   const int64_t packs = (columns + N - 1) / N;
   for (int64_t row = blockIdx.x; row < rows; row += gridDim.x) {
@@ -89,7 +93,6 @@ struct LoadGainTerms {
 
 // Some two packs to a thread.
 dim3 RowThreads(int64_t columns, int per_pack) {
-  constexpr int64_t kMaxThreads = 512;
   const int64_t warps = CeilDivide(columns, int64_t{2} * kWarp * per_pack);
   return dim3(static_cast<unsigned>(Smaller(warps > 0 ? warps * kWarp : kWarp, kMaxThreads)));
 }

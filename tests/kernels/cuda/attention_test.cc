@@ -1,6 +1,9 @@
 #include "reprise/kernels/attention.h"
 
 #include "absl/strings/str_cat.h"
+#include "kernels/cuda/cuda_status.h"
+#include "kernels/cuda/launch.h"
+#include "tests/kernels/cuda/device.h"
 #include "tests/kernels/cuda/twin.h"
 
 namespace reprise::kernels {
@@ -49,6 +52,41 @@ TYPED_TEST(CudaAttentionTest, ForwardAndGradient) {
       });
     });
   }
+}
+
+class CudaAttentionWorkspaceTest : public GpuTest {};
+
+// A workspace for two of six heads takes three launches, and gives the same bytes.
+TEST_F(CudaAttentionWorkspaceTest, BackwardTakesAsManyHeadsAtATimeAsFit) {
+  constexpr int64_t kSequences = 2, kTime = 70, kWidth = 24, kHeads = 3;
+  constexpr int64_t kFloats = kSequences * kTime * kWidth, kSums = kSequences * kHeads * kTime;
+  const Tensor<float> qkv = Random<float>({3 * kFloats}, 1), dy = Random<float>({kFloats}, 2);
+  Device& device = Device::Get();
+  float* base = reinterpret_cast<float*>(device.memory(sizeof(float) * (8 * kFloats + 2 * kSums)));
+  float *device_qkv = base, *device_dy = base + 3 * kFloats, *dqkv = device_dy + kFloats;
+  float *log_sum_exp = dqkv + 3 * kFloats, *workspace = log_sum_exp + kSums, *y = workspace + kSums;
+  ASSERT_EQ(device.Upload(device_qkv, qkv.data.data(), sizeof(float) * 3 * kFloats), absl::OkStatus());
+  ASSERT_EQ(device.Upload(device_dy, dy.data.data(), sizeof(float) * kFloats), absl::OkStatus());
+  const AttentionExtents extents = {kSequences, kTime, kWidth, kHeads};
+  std::vector<float> results[2];
+  for (const int64_t heads_at_once : {kSequences * kHeads, int64_t{2}}) {
+    ASSERT_EQ(device.Run([&] {
+      absl::Status status = CudaStatus(LaunchAttention(device.cuda_stream(), extents, {device_qkv, Element::kFloat},
+                                                       {y, Element::kFloat, false}, log_sum_exp),
+                                       "forward");
+      status.Update(
+          CudaStatus(LaunchAttentionBackward(device.cuda_stream(), extents, {device_dy, Element::kFloat},
+                                             {device_qkv, Element::kFloat}, log_sum_exp, {dqkv, Element::kFloat, false},
+                                             workspace, heads_at_once * AttentionBackwardBytes(kTime)),
+                     "backward"));
+      return status;
+    }),
+              absl::OkStatus());
+    std::vector<float>& result = results[heads_at_once == 2];
+    result.resize(3 * kFloats);
+    ASSERT_EQ(cudaMemcpy(result.data(), dqkv, sizeof(float) * result.size(), cudaMemcpyDeviceToHost), cudaSuccess);
+  }
+  EXPECT_EQ(results[0], results[1]);
 }
 
 }  // namespace

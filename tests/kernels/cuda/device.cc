@@ -41,6 +41,12 @@ std::byte* Device::memory(size_t num_bytes) {
   return static_cast<std::byte*>(memory_);
 }
 
+absl::Status Device::Upload(void* to, const void* from, size_t num_bytes) {
+  REPRISE_RETURN_IF_ERROR(
+      CudaStatus(cudaMemcpyAsync(to, from, num_bytes, cudaMemcpyHostToDevice, cuda_stream_), "cudaMemcpyAsync"));
+  return CudaStatus(cudaStreamSynchronize(cuda_stream_), "cudaStreamSynchronize");
+}
+
 absl::Status Device::Poison() {
   return CudaStatus(cudaMemsetAsync(workspace_, 0xff, kCudaWorkspaceBytes, cuda_stream_), "cudaMemsetAsync");
 }

@@ -24,6 +24,9 @@ class Device {
   // Memory for `num_bytes`, the same for each call that needs no more than an earlier one.
   std::byte* memory(size_t num_bytes);
 
+  // Copies to the device, before whatever the stream runs next.
+  absl::Status Upload(void* to, const void* from, size_t num_bytes);
+
   // Fills the workspace with NaN, so that a kernel that reads what it did not write is found out; then runs `enqueue`
   // on the stream, and waits.
   absl::Status Run(const std::function<absl::Status()>& enqueue);

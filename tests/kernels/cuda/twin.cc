@@ -2,6 +2,9 @@
 
 #include <cuda_runtime_api.h>
 
+#include <cstdio>
+#include <cstdlib>
+
 #include "absl/strings/str_cat.h"
 #include "tests/kernels/cuda/device.h"
 
@@ -46,8 +49,12 @@ bool Near(double want, double got, DType dtype, double error) {
   return std::abs(want - got) <= 2 * error + 2 * rounding * (std::abs(want) + error);
 }
 
-void Expect(cudaError_t error, const std::string& what) {
-  EXPECT_EQ(error, cudaSuccess) << what << ": " << cudaGetErrorName(error);
+// An error that the device does not recover from would fail every later case as well, and hide the one that made it.
+void ExpectRan(const absl::Status& status, const std::string& what) {
+  EXPECT_EQ(status, absl::OkStatus()) << what;
+  if (status.ok() || cudaDeviceSynchronize() == cudaSuccess) return;
+  std::fprintf(stderr, "%s: %s; the device is lost\n", what.c_str(), status.ToString().c_str());
+  std::abort();
 }
 
 }  // namespace
@@ -98,27 +105,27 @@ std::vector<Bytes> Twin::OnDevice(const Call& call, const Placement& placement) 
   for (size_t i = 0; i < operands_.size(); ++i) memory.addresses.push_back(base + placement.offsets[i]);
   const auto enqueue = [&] { return call(device.stream(), memory); };
   const std::string what = absl::StrCat(name_, " on the device, operands ", placement.name);
-  const auto upload = [&] { Expect(cudaMemcpy(base, initial.data(), initial.size(), cudaMemcpyHostToDevice), what); };
+  const auto upload = [&] { EXPECT_EQ(device.Upload(base, initial.data(), initial.size()), absl::OkStatus()) << what; };
   const auto download = [&] {
     Bytes image(initial.size());
-    Expect(cudaMemcpy(image.data(), base, image.size(), cudaMemcpyDeviceToHost), what);
+    EXPECT_EQ(cudaMemcpy(image.data(), base, image.size(), cudaMemcpyDeviceToHost), cudaSuccess) << what;
     return image;
   };
 
   upload();
-  EXPECT_EQ(device.Run(enqueue), absl::OkStatus()) << what;
+  ExpectRan(device.Run(enqueue), what);
   const Bytes first = download();
   const auto expect_again = [&](const std::string& how) {
     const Bytes again = download();
+    if (again == first) return;
     const auto [a, b] = std::mismatch(first.begin(), first.end(), again.begin());
-    EXPECT_TRUE(a == first.end()) << what << ": " << how << " differs from the first run, first at byte "
-                                  << a - first.begin() << " of the operands' memory";
+    ADD_FAILURE() << what << ": " << how << " differs from the first run, first at byte " << a - first.begin()
+                  << " of the operands' memory";
   };
   upload();
-  EXPECT_EQ(device.Run(enqueue), absl::OkStatus()) << what << ", second run";
+  ExpectRan(device.Run(enqueue), what + ", second run");
   expect_again("the second run");
-  EXPECT_EQ(device.Replay(enqueue, upload, [&] { expect_again("a replay"); }), absl::OkStatus())
-      << what << ", captured";
+  ExpectRan(device.Replay(enqueue, upload, [&] { expect_again("a replay"); }), what + ", captured");
 
   // What may change is cut out of the image; the rest must be what it was.
   std::vector<Bytes> results;
