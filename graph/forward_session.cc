@@ -29,7 +29,7 @@ struct ForwardSession::State {
 
   // OK, or the first failure of any variant.
   absl::Status status() const {
-    for (const Variant& variant : variants) REPRISE_RETURN_IF_ERROR(variant.core->status());
+    for (const Variant& variant : variants) REPRISE_RETURN_IF_ERROR(variant.core->CheckUsable());
     return absl::OkStatus();
   }
   // The variant, for a call that `what` names; refused after a failure.

@@ -57,6 +57,8 @@ class SessionCore {
 
   // OK, or the first failure.
   const absl::Status& status() const { return failed_; }
+  // The same, or what keeps the world from running anything now.
+  absl::Status CheckUsable() const { return failed_.ok() ? world().CheckUsable() : failed_; }
   // Returns `status`, and keeps it if it is the first failure; for replays and copies.
   absl::Status Keep(absl::Status status);
 

@@ -74,7 +74,7 @@ std::string TrainSession::State::Progress(absl::string_view call) const {
 }
 
 absl::Status TrainSession::State::RequireStep(absl::string_view call) const {
-  REPRISE_RETURN_IF_ERROR(core->status());
+  REPRISE_RETURN_IF_ERROR(core->CheckUsable());
   if (core->arena()->open_step < 0) {
     return absl::FailedPreconditionError(absl::StrCat(call, ": no step is open; call BeginStep first"));
   }
@@ -88,7 +88,7 @@ absl::Status TrainSession::State::RequireStep(absl::string_view call) const {
 }
 
 absl::Status TrainSession::State::RequireNoStep(absl::string_view call) const {
-  REPRISE_RETURN_IF_ERROR(core->status());
+  REPRISE_RETURN_IF_ERROR(core->CheckUsable());
   if (core->arena()->open_step < 0) return absl::OkStatus();
   return absl::FailedPreconditionError(absl::StrCat(Progress(call), "; call EndStep or DiscardGradients first"));
 }
@@ -170,7 +170,7 @@ absl::Status TrainSession::EndStep() {
 
 absl::Status TrainSession::DiscardGradients() {
   SessionCore& core = *state_->core;
-  REPRISE_RETURN_IF_ERROR(core.status());
+  REPRISE_RETURN_IF_ERROR(core.CheckUsable());
   if (core.arena()->open_step < 0) {
     return absl::FailedPreconditionError("DiscardGradients: no step is open, so there is nothing to discard");
   }
@@ -202,7 +202,7 @@ std::vector<StepMetrics> TrainSession::PollMetrics() {
 }
 
 absl::Status TrainSession::Synchronize() {
-  REPRISE_RETURN_IF_ERROR(state_->core->status());
+  REPRISE_RETURN_IF_ERROR(state_->core->CheckUsable());
   return state_->core->Keep(state_->core->world().Synchronize());
 }
 
@@ -234,7 +234,7 @@ absl::StatusOr<std::vector<float>> TrainSession::ReadGradient(absl::string_view 
 }
 
 absl::StatusOr<int64_t> TrainSession::CheckRead(int rank, TensorId id, DType dtype, TensorPart part) {
-  REPRISE_RETURN_IF_ERROR(state_->core->status());
+  REPRISE_RETURN_IF_ERROR(state_->core->CheckUsable());
   return part == TensorPart::kValue
              ? state_->core->CheckRead("ReadOutput", rank, id, dtype, SessionCore::TensorPart::kValue)
              : state_->core->CheckRead("ReadInputGradient", rank, id, dtype, SessionCore::TensorPart::kGradient);

@@ -7,6 +7,7 @@
 #include "graph/cuda/captured_graph.h"
 #include "graph/cuda/cuda_collectives.h"
 #include "graph/cuda/lane_walk.h"
+#include "graph/recording_protocol.h"
 #include "kernels/cuda/cuda_status.h"
 #include "reprise/core/status_macros.h"
 
@@ -63,6 +64,24 @@ class CaptureRecorder : public Recorder {
   }
 
   absl::Status Begin(const Schedule& schedule) override {
+    REPRISE_RETURN_IF_ERROR(protocol_.Begin(*bindings_->plan, schedule));
+    return protocol_.Keep(BeginCapture(schedule));
+  }
+
+  absl::Status Record(CommandId id, const ScheduledCommand& command) override {
+    REPRISE_RETURN_IF_ERROR(protocol_.Record(id, command));
+    return protocol_.Keep(Capture(id, command));
+  }
+
+  absl::StatusOr<std::unique_ptr<Executable>> Finish() override {
+    REPRISE_RETURN_IF_ERROR(protocol_.Finish());
+    const CallerState caller(rank_->device());
+    REPRISE_ASSIGN_OR_RETURN(GraphHandle graph, EndCapture());
+    return Instantiate(std::move(graph));
+  }
+
+ private:
+  absl::Status BeginCapture(const Schedule& schedule) {
     REPRISE_RETURN_IF_ERROR(rank_->Wait());
     const CallerState caller(rank_->device(), Keep::kDeviceOnly);
     REPRISE_RETURN_IF_ERROR(walk_.Prepare(schedule));
@@ -73,7 +92,7 @@ class CaptureRecorder : public Recorder {
     return absl::OkStatus();
   }
 
-  absl::Status Record(CommandId id, const ScheduledCommand& command) override {
+  absl::Status Capture(CommandId id, const ScheduledCommand& command) {
     const CallerState caller(rank_->device(), Keep::kDeviceOnly);
     const absl::Status enqueued = walk_.Enqueue(id, command);
     const absl::Status captured =
@@ -83,9 +102,17 @@ class CaptureRecorder : public Recorder {
     return enqueued.ok() ? captured : enqueued;
   }
 
-  absl::StatusOr<std::unique_ptr<Executable>> Finish() override {
-    const CallerState caller(rank_->device());
-    REPRISE_ASSIGN_OR_RETURN(GraphHandle graph, EndCapture());
+  absl::StatusOr<GraphHandle> EndCapture() {
+    is_capturing_ = false;
+    const CallerState caller(rank_->device(), Keep::kDeviceOnly);
+    cudaGraph_t graph = nullptr;
+    const cudaError_t error = cudaStreamEndCapture(rank_->lane_stream(Lane::kCompute), &graph);
+    GraphHandle handle(graph);
+    REPRISE_RETURN_IF_ERROR(CudaStatus(error, "ending the capture"));
+    return handle;
+  }
+
+  absl::StatusOr<std::unique_ptr<Executable>> Instantiate(GraphHandle graph) {
     REPRISE_RETURN_IF_ERROR(captured_.ReplaceProgrammaticEdges(graph.get(), is_collective_));
     REPRISE_ASSIGN_OR_RETURN(const GraphAudit audit, captured_.Audit(graph.get()));
     REPRISE_ASSIGN_OR_RETURN(const int64_t before, rank_->FreeBytes());
@@ -101,21 +128,11 @@ class CaptureRecorder : public Recorder {
     return std::make_unique<GraphExecutable>(rank_, bindings_, std::move(graph), std::move(exec), audit);
   }
 
- private:
-  absl::StatusOr<GraphHandle> EndCapture() {
-    is_capturing_ = false;
-    const CallerState caller(rank_->device(), Keep::kDeviceOnly);
-    cudaGraph_t graph = nullptr;
-    const cudaError_t error = cudaStreamEndCapture(rank_->lane_stream(Lane::kCompute), &graph);
-    GraphHandle handle(graph);
-    REPRISE_RETURN_IF_ERROR(CudaStatus(error, "ending the capture"));
-    return handle;
-  }
-
   const std::shared_ptr<const Bindings> bindings_;
   const std::shared_ptr<CudaRank> rank_;
   LaneWalk walk_;
   CapturedGraph captured_;
+  RecordingProtocol protocol_;
   std::vector<bool> is_collective_;  // by command
   bool is_capturing_ = false;
 };
@@ -178,11 +195,13 @@ class EagerRecorder : public Recorder {
       : bindings_(std::move(bindings)), rank_(std::move(rank)) {}
 
   absl::Status Begin(const Schedule& schedule) override {
+    REPRISE_RETURN_IF_ERROR(protocol_.Begin(*bindings_->plan, schedule));
     schedule_ = schedule;
     return absl::OkStatus();
   }
-  absl::Status Record(CommandId, const ScheduledCommand&) override { return absl::OkStatus(); }
+  absl::Status Record(CommandId id, const ScheduledCommand& command) override { return protocol_.Record(id, command); }
   absl::StatusOr<std::unique_ptr<Executable>> Finish() override {
+    REPRISE_RETURN_IF_ERROR(protocol_.Finish());
     auto executable = std::make_unique<EagerExecutable>(rank_, bindings_, std::move(schedule_));
     REPRISE_RETURN_IF_ERROR(executable->Prepare());
     return executable;
@@ -192,6 +211,7 @@ class EagerRecorder : public Recorder {
   const std::shared_ptr<const Bindings> bindings_;
   const std::shared_ptr<CudaRank> rank_;
   Schedule schedule_;
+  RecordingProtocol protocol_;
 };
 
 }  // namespace

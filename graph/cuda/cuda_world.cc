@@ -15,6 +15,7 @@
 #include "graph/cuda/cuda_recorder.h"
 #include "graph/cuda/nccl_status.h"
 #include "graph/cuda/upload.h"
+#include "graph/recording_protocol.h"
 #include "kernels/cuda/cuda_status.h"
 #include "reprise/core/status_macros.h"
 
@@ -47,12 +48,12 @@ class CudaWorld : public World {
   }
 
   absl::Status CopyToRank(int local, void* destination, const void* source, int64_t num_bytes) override {
-    REPRISE_RETURN_IF_ERROR(CheckAccess(local, num_bytes));
+    REPRISE_RETURN_IF_ERROR(CheckAccess(local, num_bytes, destination, source));
     return upload_->Copy(destination, source, num_bytes);
   }
 
   absl::Status CopyToHost(int local, void* destination, const void* source, int64_t num_bytes) override {
-    REPRISE_RETURN_IF_ERROR(CheckAccess(local, num_bytes));
+    REPRISE_RETURN_IF_ERROR(CheckAccess(local, num_bytes, destination, source));
     REPRISE_RETURN_IF_ERROR(rank_->Wait());
     if (num_bytes == 0) return absl::OkStatus();
     const CallerState caller(rank_->device());
@@ -63,7 +64,7 @@ class CudaWorld : public World {
   }
 
   absl::Status FillBytes(int local, void* destination, uint8_t value, int64_t num_bytes) override {
-    REPRISE_RETURN_IF_ERROR(CheckAccess(local, num_bytes));
+    REPRISE_RETURN_IF_ERROR(CheckAccess(local, num_bytes, destination, destination));
     if (num_bytes == 0) return absl::OkStatus();
     const CallerState caller(rank_->device());
     return CudaStatus(cudaMemsetAsync(destination, value, static_cast<size_t>(num_bytes), rank_->launch_stream()),
@@ -84,9 +85,8 @@ class CudaWorld : public World {
 
   absl::StatusOr<std::unique_ptr<Recorder>> NewRecorder(Execution execution,
                                                         std::shared_ptr<const Bindings> bindings) override {
-    if (bindings == nullptr || bindings->plan == nullptr) {
-      return absl::InvalidArgumentError("a recorder needs bindings with a plan");
-    }
+    REPRISE_RETURN_IF_ERROR(internal::CheckExecution(execution));
+    REPRISE_RETURN_IF_ERROR(internal::CheckBindings(bindings.get()));
     if (bindings->plan->world_size() != size() || bindings->ranks != ranks_) {
       return absl::InvalidArgumentError(absl::StrCat("the bindings are of ranks [", absl::StrJoin(bindings->ranks, ","),
                                                      "] and a plan for ", bindings->plan->world_size(),
@@ -96,13 +96,17 @@ class CudaWorld : public World {
     return internal::NewCudaRecorder(execution, std::move(bindings), rank_);
   }
 
+  absl::Status CheckUsable() const override { return rank_->CheckUsable(); }
   MemoryUse memory() const override { return rank_->memory(); }
 
  private:
-  absl::Status CheckAccess(int local, int64_t num_bytes) const {
+  absl::Status CheckAccess(int local, int64_t num_bytes, const void* a, const void* b) const {
     if (local != 0 || num_bytes < 0) {
       return absl::InvalidArgumentError(
           absl::StrCat(num_bytes, " bytes on local rank ", local, " of 1 cannot be accessed"));
+    }
+    if (num_bytes > 0 && (a == nullptr || b == nullptr)) {
+      return absl::InvalidArgumentError(absl::StrCat("null is given for ", num_bytes, " bytes"));
     }
     return rank_->CheckUsable();
   }

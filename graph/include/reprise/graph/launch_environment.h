@@ -33,7 +33,8 @@ struct LaunchEnvironment {
   std::string job = {};
   std::string directory = "/tmp";
   Launcher launcher = Launcher::kNone;
-  // The NCCL_ variables in force but those of NCCL_DEBUG, sorted: "NCCL_ALGO=Ring NCCL_NVLS_ENABLE=0". Equal on all ranks.
+  // The NCCL_ variables in force but those of NCCL_DEBUG, sorted: "NCCL_ALGO=Ring NCCL_NVLS_ENABLE=0". Equal on all
+  // ranks.
   std::string nccl_settings = {};
 };
 

@@ -58,6 +58,8 @@ class World {
   virtual absl::Status CopyToRank(int local, void* destination, const void* source, int64_t num_bytes) = 0;
   virtual absl::Status CopyToHost(int local, void* destination, const void* source, int64_t num_bytes) = 0;
   virtual absl::Status FillBytes(int local, void* destination, uint8_t value, int64_t num_bytes) = 0;
+  // FailedPrecondition while nothing can be launched: a refusal, after which the same call may succeed later.
+  virtual absl::Status CheckUsable() const { return absl::OkStatus(); }
   // All zero where the memory is the host's.
   virtual MemoryUse memory() const { return {}; }
   // Waits for everything launched. Errors of replays that return before they are done are found here; they mean that
