@@ -1,8 +1,8 @@
 #include "reprise/kernels/bias.h"
 
 #include "kernels/checks.h"
-#include "kernels/device_kernels.h"
 #include "kernels/column_sum.h"
+#include "kernels/device_kernels.h"
 #include "kernels/elementwise.h"
 #include "reprise/core/status_macros.h"
 

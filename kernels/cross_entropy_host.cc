@@ -79,9 +79,8 @@ absl::Status CrossEntropy(Stream stream, TensorView<const T> logits, TensorView<
                           TensorView<float> loss) {
   Checks checks("CrossEntropy");
   checks.Present("logits", logits).Present("labels", labels).Present("loss", loss);
-  REPRISE_RETURN_IF_ERROR(Check(checks, logits.shape, labels.shape)
-                              .Equal("elements of loss", NumElements(loss.shape), "scalar", 1)
-                              .Done());
+  REPRISE_RETURN_IF_ERROR(
+      Check(checks, logits.shape, labels.shape).Equal("elements of loss", NumElements(loss.shape), "scalar", 1).Done());
   const Dimensions d = {Rows(logits), Columns(logits)};
   if (!stream.is_host()) {
     return stream.device_kernels().CrossEntropy(d.rows, d.classes, InputOf(logits), labels.data, loss.data);

@@ -92,8 +92,7 @@ absl::Status Gemm(Stream stream, TensorView<const T> a, Transpose transpose_a, T
           .Equal("columns of c", Columns(c), "columns of b as used", n)
           .Done());
   if (!stream.is_host()) {
-    return stream.device_kernels().Gemm(
-        {m, n, k, InputOf(a), transpose_a, InputOf(b), transpose_b, OutputOf(c, mode)});
+    return stream.device_kernels().Gemm({m, n, k, InputOf(a), transpose_a, InputOf(b), transpose_b, OutputOf(c, mode)});
   }
   const HostOperand<T> a_operand = {a.data, transpose_a}, b_operand = {b.data, transpose_b};
   stream.host_queue().Enqueue([=, c = c.data] { HostGemm<T, C>(m, n, k, a_operand, b_operand, mode, c); });

@@ -30,12 +30,8 @@ absl::Status Relu(Stream stream, Input<T> x, TensorView<T> y) {
 
 template <class T>
 absl::Status ReluBackward(Stream stream, Input<T> dy, Input<T> x, Gradient<T> dx) {
-  REPRISE_RETURN_IF_ERROR(Checks("ReluBackward")
-                              .Present("dy", dy)
-                              .Present("x", x)
-                              .Same("dy", dy, "x", x)
-                              .Wanted("dx", dx, "x", x)
-                              .Done());
+  REPRISE_RETURN_IF_ERROR(
+      Checks("ReluBackward").Present("dy", dy).Present("x", x).Same("dy", dy, "x", x).Wanted("dx", dx, "x", x).Done());
   if (!dx) return absl::OkStatus();
   if (!stream.is_host()) {
     return stream.device_kernels().ReluBackward(x.num_elements(), InputOf(dy), InputOf(x), OutputOf(dx));

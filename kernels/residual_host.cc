@@ -9,13 +9,8 @@ namespace reprise::kernels {
 
 template <class T>
 absl::Status Add(Stream stream, Input<T> a, Input<T> b, TensorView<T> y) {
-  REPRISE_RETURN_IF_ERROR(Checks("Add")
-                              .Present("a", a)
-                              .Present("b", b)
-                              .Present("y", y)
-                              .Same("b", b, "a", a)
-                              .Same("y", y, "a", a)
-                              .Done());
+  REPRISE_RETURN_IF_ERROR(
+      Checks("Add").Present("a", a).Present("b", b).Present("y", y).Same("b", b, "a", a).Same("y", y, "a", a).Done());
   if (!stream.is_host()) {
     const int64_t count = a.num_elements();
     return stream.device_kernels().Add(count, InputOf(a), InputOf(b), count, OutputOf(y));
@@ -35,8 +30,7 @@ absl::Status AddBackward(Stream stream, Input<T> dy, Gradient<T> da, Gradient<T>
   for (const Gradient<T>& gradient : {da, db}) {
     if (!gradient) continue;
     if (!stream.is_host()) {
-      REPRISE_RETURN_IF_ERROR(
-          stream.device_kernels().Copy(dy.num_elements(), InputOf(dy), OutputOf(gradient)));
+      REPRISE_RETURN_IF_ERROR(stream.device_kernels().Copy(dy.num_elements(), InputOf(dy), OutputOf(gradient)));
       continue;
     }
     stream.host_queue().Enqueue([count = dy.num_elements(), dy = dy.data, mode = gradient.mode, out = gradient.data] {

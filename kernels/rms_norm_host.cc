@@ -3,8 +3,8 @@
 #include <cmath>
 
 #include "kernels/checks.h"
-#include "kernels/device_kernels.h"
 #include "kernels/column_sum.h"
+#include "kernels/device_kernels.h"
 #include "kernels/host_math.h"
 #include "kernels/numeric.h"
 #include "kernels/parallel.h"
@@ -85,8 +85,8 @@ absl::Status RmsNormBackward(Stream stream, Input<T> dy, Input<T> x, Input<T> ga
                               .Wanted("dgain", dgain, "gain", gain)
                               .Done());
   if (!stream.is_host()) {
-    return stream.device_kernels().RmsNormBackward(Rows(x), Columns(x), epsilon, InputOf(dy), InputOf(x),
-                                                   InputOf(gain), OutputOf(dx), OutputOf(dgain));
+    return stream.device_kernels().RmsNormBackward(Rows(x), Columns(x), epsilon, InputOf(dy), InputOf(x), InputOf(gain),
+                                                   OutputOf(dx), OutputOf(dgain));
   }
   stream.host_queue().Enqueue([rows = Rows(x), columns = Columns(x), epsilon, dy = dy.data, x = x.data,
                                gain = gain.data, dx_mode = dx.mode, dx = dx.data, dgain_mode = dgain.mode,

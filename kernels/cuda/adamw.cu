@@ -27,10 +27,8 @@ __device__ void UpdatePack(const AdamWLaunch& a, const Factors& f, M* masters, i
     const float gradient = sums.elements[e] / f.step.divisor * f.step.clip;
     m.elements[e] = a.beta1 * m.elements[e] + (1.0f - a.beta1) * gradient;
     v.elements[e] = a.beta2 * v.elements[e] + (1.0f - a.beta2) * gradient * gradient;
-    const float direction =
-        m.elements[e] / f.correction1 / (sqrtf(v.elements[e] / f.correction2) + a.epsilon);
-    master.elements[e] =
-        FromFloat<M>(ToFloat(master.elements[e]) * f.keep - f.step.learning_rate * direction);
+    const float direction = m.elements[e] / f.correction1 / (sqrtf(v.elements[e] / f.correction2) + a.epsilon);
+    master.elements[e] = FromFloat<M>(ToFloat(master.elements[e]) * f.keep - f.step.learning_rate * direction);
   }
   StorePack(a.first_moment + first, m);
   StorePack(a.second_moment + first, v);

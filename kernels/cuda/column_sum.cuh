@@ -28,8 +28,7 @@ __device__ void SumLanes(float (&sums)[N]) {
 // assigned or added to, out_count elements. load(row, first column, values) gives N columns of a row, 0 past the last.
 template <int N, class Load, class Out>
 __global__ void __launch_bounds__(kColumnPacks* kRowLanes)
-    SumRowsKernel(int64_t rows, int64_t columns, int64_t range_rows, Load load, int64_t out_count, Out* out,
-                  bool add) {
+    SumRowsKernel(int64_t rows, int64_t columns, int64_t range_rows, Load load, int64_t out_count, Out* out, bool add) {
   const int64_t column = (static_cast<int64_t>(blockIdx.x) * kColumnPacks + threadIdx.x) * N;
   const int64_t begin = blockIdx.y * range_rows;
   const int64_t end = begin + range_rows < rows ? begin + range_rows : rows;

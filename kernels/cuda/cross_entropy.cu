@@ -71,9 +71,8 @@ __global__ void __launch_bounds__(kMaxThreads)
 constexpr int kSumThreads = 1024;
 
 // *total gathers the sums of several launches; the last one makes the mean of all rows.
-__global__ void __launch_bounds__(kSumThreads)
-    SumLossesKernel(const float* losses, int64_t count, bool first, bool last, int64_t rows, double* total,
-                    float* loss) {
+__global__ void __launch_bounds__(kSumThreads) SumLossesKernel(const float* losses, int64_t count, bool first,
+                                                               bool last, int64_t rows, double* total, float* loss) {
   double sum = 0;
   for (int64_t i = threadIdx.x; i < count; i += kSumThreads) sum += losses[i];
   sum = BlockSum(sum);
@@ -86,8 +85,8 @@ __global__ void __launch_bounds__(kSumThreads)
 // dlogits = dloss (softmax - onehot(label)) / rows.
 template <int N, bool kAligned, class T>
 __global__ void __launch_bounds__(kMaxThreads)
-    LogitsGradientKernel(int64_t rows, int64_t classes, const float* dloss, const T* logits,
-                                     const int32_t* labels, T* dlogits, bool add) {
+    LogitsGradientKernel(int64_t rows, int64_t classes, const float* dloss, const T* logits, const int32_t* labels,
+                         T* dlogits, bool add) {
   const float scale = *dloss / static_cast<float>(rows);
   for (int64_t r = blockIdx.x; r < rows; r += gridDim.x) {
     const T* row = logits + r * classes;
@@ -116,8 +115,8 @@ dim3 RowThreads(int64_t classes, int per_pack) {
 
 }  // namespace
 
-cudaError_t LaunchCrossEntropy(cudaStream_t stream, int64_t rows, int64_t classes, Source logits,
-                               const int32_t* labels, float* loss, void* workspace) {
+cudaError_t LaunchCrossEntropy(cudaStream_t stream, int64_t rows, int64_t classes, Source logits, const int32_t* labels,
+                               float* loss, void* workspace) {
   return WithElement(logits.element, [&](auto type) {
     using T = decltype(type);
     constexpr int N = kPerVector<T>;
@@ -128,9 +127,9 @@ cudaError_t LaunchCrossEntropy(cudaStream_t stream, int64_t rows, int64_t classe
       constexpr int64_t kRowsAtOnce = kCrossEntropyBytes / 4 - 2;
       for (int64_t begin = 0; begin < rows; begin += kRowsAtOnce) {
         const int64_t count = Smaller(rows - begin, kRowsAtOnce);
-        cudaError_t error = Launch(stream, Blocks(count), RowThreads(classes, N), 0,
-                                   RowLossKernel<N, decltype(aligned)::value, T>, count, classes,
-                                   data + begin * classes, labels + begin, losses);
+        cudaError_t error =
+            Launch(stream, Blocks(count), RowThreads(classes, N), 0, RowLossKernel<N, decltype(aligned)::value, T>,
+                   count, classes, data + begin * classes, labels + begin, losses);
         if (error != cudaSuccess) return error;
         error = Launch(stream, 1, kSumThreads, 0, SumLossesKernel, losses, count, begin == 0, begin + count == rows,
                        rows, total, loss);

@@ -100,8 +100,8 @@ inline int64_t Smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 inline constexpr int64_t kMaxBlocks = 1 << 20;
 
 template <class... Parameters, class... Arguments>
-cudaError_t Launch(cudaStream_t stream, dim3 blocks, dim3 threads, int64_t shared_bytes,
-                   void (*kernel)(Parameters...), const Arguments&... arguments) {
+cudaError_t Launch(cudaStream_t stream, dim3 blocks, dim3 threads, int64_t shared_bytes, void (*kernel)(Parameters...),
+                   const Arguments&... arguments) {
   if (blocks.x == 0 || blocks.y == 0 || blocks.z == 0) return cudaSuccess;
   cudaLaunchConfig_t config = {};
   config.gridDim = blocks;

@@ -92,8 +92,8 @@ template <class Function>
 cudaError_t MapOne(cudaStream_t stream, int64_t count, Source a, Target out, const Function& function) {
   return WithElement(out.element, [&](auto type) {
     using T = decltype(type);
-    return Map<Second::kNone, T, T>(stream, count, static_cast<const T*>(a.data), nullptr, 0,
-                                    static_cast<T*>(out.data), out.add, function);
+    return Map<Second::kNone, T, T>(stream, count, static_cast<const T*>(a.data), nullptr, 0, static_cast<T*>(out.data),
+                                    out.add, function);
   });
 }
 

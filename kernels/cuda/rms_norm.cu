@@ -40,8 +40,8 @@ __global__ void __launch_bounds__(kMaxThreads)
 // With the factor f of a row and h = gain dy: dx = f h - x f^3 dot(h, x) / columns.
 template <int N, bool kAligned, class T>
 __global__ void __launch_bounds__(kMaxThreads)
-    RmsNormBackwardKernel(int64_t rows, int64_t columns, float epsilon, const T* dy, const T* x,
-                                      const T* gain, T* dx, bool add, float* factors) {
+    RmsNormBackwardKernel(int64_t rows, int64_t columns, float epsilon, const T* dy, const T* x, const T* gain, T* dx,
+                          bool add, float* factors) {
   const int64_t packs = (columns + N - 1) / N;
   for (int64_t row = blockIdx.x; row < rows; row += gridDim.x) {
     const T *in = x + row * columns, *d = dy + row * columns;

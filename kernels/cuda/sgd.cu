@@ -26,9 +26,8 @@ __global__ void __launch_bounds__(kUpdateThreads) SgdKernel(SgdLaunch a) {
   if (a.update.step_state->skip != 0) return;
   const StepFactors step = ReadStepFactors(a.update);
   M* masters = static_cast<M*>(a.update.master);
-  ForEachPack<N>(a.update.count, [&](auto pack, int64_t first) {
-    UpdatePack<sizeof(pack) / sizeof(float)>(a, step, masters, first);
-  });
+  ForEachPack<N>(a.update.count,
+                 [&](auto pack, int64_t first) { UpdatePack<sizeof(pack) / sizeof(float)>(a, step, masters, first); });
 }
 
 }  // namespace

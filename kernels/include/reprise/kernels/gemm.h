@@ -12,7 +12,8 @@ namespace reprise::kernels {
 
 enum class Transpose : uint8_t { kNo, kYes };
 
-// c = a b, or c += a b for WriteMode::kAdd; an operand marked Transpose::kYes is used transposed. Sums are in float.
+// c = a b, or c += a b for WriteMode::kAdd; an operand marked Transpose::kYes is used transposed. Sums are in float;
+// a sum that is added to BFloat16 may be rounded to it first.
 // T: float or BFloat16; C: T or float.
 template <class T, class C>
 absl::Status Gemm(Stream stream, TensorView<const T> a, Transpose transpose_a, TensorView<const T> b,
