@@ -1,5 +1,7 @@
 #include "reprise/kernels/adamw.h"
 
+#include <limits>
+
 #include "kernels/device_kernels.h"
 #include "kernels/optimizer_host.h"
 #include "reprise/core/status_macros.h"
@@ -7,12 +9,15 @@
 namespace reprise::kernels {
 namespace {
 
+constexpr float kLargest = std::numeric_limits<float>::max();
+
 void Update(const AdamWArguments& a) {
   if (a.update.step_state->skip != 0) return;
   const StepFactors step = ReadStepFactors(a.update);
   const double t = static_cast<double>(a.update.step_state->optimizer_steps);
-  const float correction1 = static_cast<float>(1.0 - std::pow(static_cast<double>(a.beta1), t));
-  const float correction2 = static_cast<float>(1.0 - std::pow(static_cast<double>(a.beta2), t));
+  // Of the moments' bias, to multiply with.
+  const float correction1 = static_cast<float>(1.0 / (1.0 - std::pow(static_cast<double>(a.beta1), t)));
+  const float correction2 = static_cast<float>(1.0 / (1.0 - std::pow(static_cast<double>(a.beta2), t)));
   const float keep = 1.0f - step.learning_rate * a.weight_decay;
   UpdateMaster(a.update, [&](int64_t first, int64_t count, const float* master, float* updated) {
     const float* sum = a.update.gradient_sum + first;
@@ -20,8 +25,9 @@ void Update(const AdamWArguments& a) {
     for (int64_t i = 0; i < count; ++i) {
       const float gradient = sum[i] / step.divisor * step.clip;
       m[i] = a.beta1 * m[i] + (1.0f - a.beta1) * gradient;
-      v[i] = a.beta2 * v[i] + (1.0f - a.beta2) * gradient * gradient;
-      const float direction = m[i] / correction1 / (std::sqrt(v[i] / correction2) + a.epsilon);
+      const float square = a.beta2 * v[i] + (1.0f - a.beta2) * gradient * gradient;
+      v[i] = square > kLargest ? kLargest : square;
+      const float direction = m[i] * correction1 / (std::sqrt(v[i] * correction2) + a.epsilon);
       updated[i] = master[i] * keep - step.learning_rate * direction;
     }
   });

@@ -55,7 +55,7 @@ endfunction()
 
 # reprise_test(NAME planner_test SRCS ... [DEPS ...] [LABEL unit] [TIMEOUT 300]): a GoogleTest executable that is one
 # ctest test, labelled with LABEL and with its folder's name, built by tests_<folder> too. It runs in the project's root.
-# A test that skips itself is reported as skipped, not as passed. Tests that use a GPU run one at a time.
+# A test that skips itself is reported as skipped, not as passed.
 function(reprise_test)
   cmake_parse_arguments(PARSE_ARGV 0 ARG "" "NAME;LABEL;TIMEOUT" "SRCS;DEPS")
   if(NOT ARG_LABEL)
@@ -72,9 +72,6 @@ function(reprise_test)
   # GoogleTest lists skipped tests last only if none failed: ctest looks at this expression before the exit code.
   set_tests_properties(${ARG_NAME} PROPERTIES
     LABELS "${ARG_LABEL};${folder}" TIMEOUT ${ARG_TIMEOUT} SKIP_REGULAR_EXPRESSION "\\[  SKIPPED \\] [^\n]*\n*$")
-  if(ARG_LABEL MATCHES gpu)
-    set_tests_properties(${ARG_NAME} PROPERTIES RESOURCE_LOCK gpu)
-  endif()
 endfunction()
 
 # reprise_gpu_test(NAME cuda_session_test SRCS ... [DEPS ...] [RANKS 2]): a reprise_test on devices, labelled gpu, or

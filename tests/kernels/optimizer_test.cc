@@ -120,6 +120,31 @@ TYPED_TEST(OptimizerTest, ASkippedStepChangesNothing) {
   EXPECT_EQ(v.data, old_v.data);
 }
 
+TEST(OptimizerRangeTest, AdamWRecoversFromASquareThatIsInfinite) {
+  float sum = 1e25f, master = 1, m = 0, v = 0;
+  ControlBlock control = {.learning_rate = 0.1f};
+  StepState state;
+  const auto step = [&] {
+    ++state.optimizer_steps;
+    return AdamW(
+        HostStream(),
+        {.update = {.control = &control, .step_state = &state, .gradient_sum = &sum, .master = &master, .count = 1},
+         .beta2 = 0.5f,
+         .first_moment = &m,
+         .second_moment = &v});
+  };
+  ASSERT_EQ(step(), absl::OkStatus());
+  EXPECT_EQ(v, std::numeric_limits<float>::max());
+  sum = 1;
+  for (int i = 0; i < 300; ++i) ASSERT_EQ(step(), absl::OkStatus());
+  // 2^128 halves to less than the square of the gradient's own, 1.
+  EXPECT_NEAR(v, 1, 1e-6);
+  const float before = master;
+  sum = 1;
+  ASSERT_EQ(step(), absl::OkStatus());
+  EXPECT_NEAR(master, before - 0.1f * m, 1e-3f * std::abs(m)) << "updates move again";
+}
+
 TEST(OptimizerDivisionTest, DividesRatherThanMultipliesByAReciprocal) {
   // 5 / 3 in float differs from 5 * (1 / 3).
   const float sum = 5;

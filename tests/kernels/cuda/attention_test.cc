@@ -14,7 +14,7 @@ struct Dimensions {
 };
 
 template <class T>
-class CudaAttentionTest : public GpuTest {};
+class CudaAttentionTest : public ::testing::Test {};
 using ActivationDtypes = testing::Types<float, BFloat16>;
 TYPED_TEST_SUITE(CudaAttentionTest, ActivationDtypes);
 
@@ -54,7 +54,7 @@ TYPED_TEST(CudaAttentionTest, ForwardAndGradient) {
   }
 }
 
-class CudaAttentionWorkspaceTest : public GpuTest {};
+class CudaAttentionWorkspaceTest : public ::testing::Test {};
 
 // A workspace for two of six heads takes three launches, and gives the same bytes.
 TEST_F(CudaAttentionWorkspaceTest, BackwardTakesAsManyHeadsAtATimeAsFit) {

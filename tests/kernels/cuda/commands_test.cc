@@ -15,7 +15,7 @@
 namespace reprise::kernels {
 namespace {
 
-class CudaCommandsTest : public GpuTest {};
+class CudaCommandsTest : public ::testing::Test {};
 
 struct PackCase {
   int64_t rows, columns, row_stride, wire_element;

@@ -9,7 +9,7 @@ namespace reprise::kernels {
 namespace {
 
 template <class T>
-class CudaCrossEntropyTest : public GpuTest {};
+class CudaCrossEntropyTest : public ::testing::Test {};
 using ActivationDtypes = testing::Types<float, BFloat16>;
 TYPED_TEST_SUITE(CudaCrossEntropyTest, ActivationDtypes);
 

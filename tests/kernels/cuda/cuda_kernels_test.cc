@@ -35,7 +35,7 @@ TEST(NewCudaKernelsTest, RefusesAWorkspaceThatDoesNotDo) {
                 {"workspace_bytes: 512", "at least 8388608"});
 }
 
-class CudaKernelsTest : public GpuTest {};
+class CudaKernelsTest : public ::testing::Test {};
 
 TEST_F(CudaKernelsTest, AKernelThatNeedsMoreWorkspaceIsRefusedWithBothNumbers) {
   Device& device = Device::Get();

@@ -14,11 +14,11 @@ namespace reprise::kernels {
 namespace {
 
 template <class D>
-class CudaElementwiseTest : public GpuTest {};
+class CudaElementwiseTest : public ::testing::Test {};
 TYPED_TEST_SUITE(CudaElementwiseTest, AllDtypes);
 
 template <class T>
-class CudaActivationTest : public GpuTest {};
+class CudaActivationTest : public ::testing::Test {};
 using ActivationDtypes = testing::Types<float, BFloat16>;
 TYPED_TEST_SUITE(CudaActivationTest, ActivationDtypes);
 
@@ -48,7 +48,7 @@ Tensor<float> EdgesOfRounding() {
   return values;
 }
 
-class CudaCastTest : public GpuTest {};
+class CudaCastTest : public ::testing::Test {};
 
 template <class From, class To>
 void ExpectCastEqual(const Tensor<From>& values) {

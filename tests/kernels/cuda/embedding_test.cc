@@ -7,7 +7,7 @@ namespace reprise::kernels {
 namespace {
 
 template <class D>
-class CudaEmbeddingTest : public GpuTest {};
+class CudaEmbeddingTest : public ::testing::Test {};
 TYPED_TEST_SUITE(CudaEmbeddingTest, AllDtypes);
 
 struct Case {

@@ -9,7 +9,7 @@ namespace reprise::kernels {
 namespace {
 
 template <class M>
-class CudaOptimizerTest : public GpuTest {};
+class CudaOptimizerTest : public ::testing::Test {};
 using MasterDtypes = testing::Types<float, BFloat16>;
 TYPED_TEST_SUITE(CudaOptimizerTest, MasterDtypes);
 

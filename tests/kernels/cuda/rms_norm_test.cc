@@ -11,7 +11,7 @@ namespace {
 constexpr float kRmsEpsilon = 1e-3f;
 
 template <class D>
-class CudaRmsNormTest : public GpuTest {};
+class CudaRmsNormTest : public ::testing::Test {};
 TYPED_TEST_SUITE(CudaRmsNormTest, AllDtypes);
 
 struct Extents {

@@ -17,7 +17,6 @@
 
 #include "absl/status/status.h"
 #include "tests/kernels/kernel_testing.h"
-#include "tests/testing/gpu.h"
 
 namespace reprise::kernels {
 

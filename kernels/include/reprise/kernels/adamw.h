@@ -16,7 +16,8 @@ struct AdamWArguments {
   float* second_moment = nullptr;
 };
 
-// Bias correction takes step_state->optimizer_steps as the number of updates, this one included.
+// A second moment that would be infinite becomes the largest float, so that later updates shrink it again. Bias
+// correction takes step_state->optimizer_steps as the number of updates, this one included.
 absl::Status AdamW(Stream stream, const AdamWArguments& arguments);
 
 }  // namespace reprise::kernels
