@@ -26,17 +26,20 @@ absl::StatusOr<std::shared_ptr<World>> OpenDevice(const LaunchEnvironment& launc
   setenv("NCCL_GRAPH_REGISTER", "0", /*overwrite=*/0);
   return CreateCudaWorld(launch);
 }
+absl::StatusOr<std::shared_ptr<World>> OpenDeviceAlone(int device) { return CreateCudaWorld({}, {.device = device}); }
 #else
 int NumDevices() { return 0; }
 
 absl::StatusOr<std::shared_ptr<World>> OpenDevice(const LaunchEnvironment&) {
   return absl::UnavailableError("this program was built without CUDA; build it where the toolkit and NCCL are");
 }
+absl::StatusOr<std::shared_ptr<World>> OpenDeviceAlone(int) { return OpenDevice({}); }
 #endif
 
 absl::StatusOr<Program> StartHost(int ranks) {
   Program program;
   REPRISE_ASSIGN_OR_RETURN(program.world, CreateHostWorld({.size = ranks == 0 ? kDefaultHostRanks : ranks}));
+  program.new_world_alone = [] { return CreateHostWorld({.size = 1}); };
   std::cout << program.world->size() << " host ranks in one process\n";
   return program;
 }
@@ -94,6 +97,7 @@ absl::StatusOr<Program> StartProgram(const ProgramOptions& options) {
   program.prints = launch.rank == 0;
   if (program.prints) std::cout << ToString(launch) << "\n" << std::flush;
   REPRISE_ASSIGN_OR_RETURN(program.world, OpenDevice(launch));
+  program.new_world_alone = [device = launch.local_rank] { return OpenDeviceAlone(device); };
   return program;
 }
 

@@ -2,6 +2,7 @@
 #ifndef REPRISE_EXAMPLES_COMMON_WORLD_H_
 #define REPRISE_EXAMPLES_COMMON_WORLD_H_
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -28,6 +29,8 @@ struct ProgramOptions {
 // before.
 struct Program {
   std::shared_ptr<World> world;
+  // Makes a world of one rank, this process alone, with the same kernels.
+  std::function<absl::StatusOr<std::shared_ptr<World>>()> new_world_alone;
   std::optional<int> exit_code;
   bool prints = true;  // is this the process that talks to the user?
 };

@@ -6,7 +6,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "reprise/core/status_macros.h"
-#include "reprise/graph/host_world.h"
 
 namespace reprise::examples {
 namespace {
@@ -28,11 +27,11 @@ absl::Status Compare(const std::string& what, size_t element, double actual, dou
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<ReferenceCheck>> ReferenceCheck::Create(const LanguageModel& model,
+absl::StatusOr<std::unique_ptr<ReferenceCheck>> ReferenceCheck::Create(std::shared_ptr<World> world,
+                                                                       const LanguageModel& model,
                                                                        const AdamW& optimizer, DType wire) {
   auto check = std::make_unique<ReferenceCheck>();
-  REPRISE_ASSIGN_OR_RETURN(std::shared_ptr<World> world, CreateHostWorld({.size = 1}));
-  REPRISE_ASSIGN_OR_RETURN(check->parameters_, ShardedParameters::Create(world, model.model));
+  REPRISE_ASSIGN_OR_RETURN(check->parameters_, ShardedParameters::Create(std::move(world), model.model));
   TrainOptions options;
   options.run.plan.wire = DType::kFloat32;
   REPRISE_ASSIGN_OR_RETURN(check->session_,

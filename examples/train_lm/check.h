@@ -28,7 +28,10 @@ namespace reprise::examples {
 //                   + 2 u |w|.
 class ReferenceCheck {
  public:
-  static absl::StatusOr<std::unique_ptr<ReferenceCheck>> Create(const LanguageModel& model, const AdamW& optimizer,
+  // `world` has one rank, and the kernels of the training that is checked: what other kernels would round is no part of
+  // the bounds.
+  static absl::StatusOr<std::unique_ptr<ReferenceCheck>> Create(std::shared_ptr<World> world,
+                                                                const LanguageModel& model, const AdamW& optimizer,
                                                                 DType wire);
 
   // Before a step's first microbatch: takes over the sharded weights.

@@ -222,7 +222,9 @@ absl::StatusOr<int> Main(const Run& run) {
                              forward_options, session.get()));
   std::unique_ptr<ReferenceCheck> check;
   if (run.check) {
-    REPRISE_ASSIGN_OR_RETURN(check, ReferenceCheck::Create(model, std::get<AdamW>(options.optimizer), DType::kFloat32));
+    REPRISE_ASSIGN_OR_RETURN(std::shared_ptr<World> alone, program.new_world_alone());
+    REPRISE_ASSIGN_OR_RETURN(
+        check, ReferenceCheck::Create(std::move(alone), model, std::get<AdamW>(options.optimizer), DType::kFloat32));
   }
   int64_t elements = 0;
   for (const Parameter& parameter : model.model.parameters()) elements += NumElements(parameter.spec.shape);
@@ -233,6 +235,17 @@ absl::StatusOr<int> Main(const Run& run) {
         "slots, %d gradient slots\n",
         elements, world->size(), text.train_bytes(), session->capture().persistent_bytes / 1048576.0,
         session->capture().transient_bytes / 1048576.0, *plan.weight_slots, *plan.gradient_slots);
+  int64_t nodes = 0, events = 0;
+  for (const GraphAudit& graph : session->capture().graphs) {
+    nodes += graph.nodes();
+    events += graph.events;
+  }
+  if (program.prints && events > 0) {
+    std::cout << absl::StrFormat(
+        "%d of %d graph nodes are there because NCCL may mix graphs with other work; NCCL_GRAPH_MIXING_SUPPORT=0 saves "
+        "them\n",
+        events, nodes);
+  }
 
   REPRISE_RETURN_IF_ERROR(Train(run, *world, program.prints, text, model, *parameters, *session, check.get()));
   if (check != nullptr && program.prints) {

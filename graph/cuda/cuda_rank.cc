@@ -170,9 +170,16 @@ absl::Status CudaRank::CheckPeers(absl::Duration waited) const {
 void CudaRank::Fail(const absl::Status& status) {
   failed_ = status;
   bootstrap_->TellBroken(status);
+  // All at once: each returns when its own kernels have left, and those of one lane may wait for those of another.
+  std::vector<std::thread> revoking;
   for (const LaneParts& lane : lanes_) {
-    if (lane.communicator != nullptr) ncclCommRevoke(lane.communicator, NCCL_REVOKE_DEFAULT);
+    if (lane.communicator == nullptr) continue;
+    revoking.emplace_back([device = device_, communicator = lane.communicator] {
+      const CallerState caller(device);
+      ncclCommRevoke(communicator, NCCL_REVOKE_DEFAULT);
+    });
   }
+  for (std::thread& thread : revoking) thread.join();
 }
 
 absl::StatusOr<int64_t> CudaRank::FreeBytes() const {

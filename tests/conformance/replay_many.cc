@@ -30,6 +30,17 @@ TEST_P(ConformanceTest, ReplayManyGivesTheSameBytesWithMemoryChurnBetween) {
     if (replay == 0) expected = bytes;
     ASSERT_TRUE(bytes == expected) << "replay " << replay;
   }
+  REPRISE_ASSERT_OK_AND_ASSIGN(
+      const std::unique_ptr<PlanRunner> eager,
+      PlanRunner::Create(world_, plan, classifier.compute, ClassifierParameter, {.execution = Execution::kEager}));
+  ASSERT_THAT(eager->BeginStep(1), IsOk());
+  ASSERT_THAT(eager->ReplayGraph(plan.first, inputs), IsOk());
+  std::string bytes;
+  for (const UnitBuffers& unit : plan.unit_buffers) {
+    REPRISE_ASSERT_OK_AND_ASSIGN(const std::string values, eager->Read(0, unit.accumulators[0]));
+    bytes += values;
+  }
+  EXPECT_TRUE(bytes == expected) << "eager";
 }
 
 TEST_P(ConformanceTest, ReplayManyStepsEqualsEagerExecution) {

@@ -177,6 +177,34 @@ TEST(CudaSessionTest, ReplaysAllocateNothingAndLaunchFast) {
   EXPECT_LT(microseconds[50], 25);
 }
 
+TEST(CudaSessionTest, TheCallersCommunicatorIsSplitAndLeftAlone) {
+  REPRISE_ASSERT_OK_AND_ASSIGN(const LaunchEnvironment launch, DetectLaunch());
+  ASSERT_EQ(cudaSetDevice(launch.local_rank), cudaSuccess);
+  ncclComm_t parent = nullptr;
+  {
+    REPRISE_ASSERT_OK_AND_ASSIGN(const std::shared_ptr<World> world, NewCudaWorld());
+    ncclUniqueId id = {};
+    if (launch.rank == 0) {
+      ASSERT_EQ(ncclGetUniqueId(&id), ncclSuccess);
+    }
+    REPRISE_ASSERT_OK_AND_ASSIGN(const std::vector<std::string> ids,
+                                 world->ExchangeBytes({std::string(id.internal, sizeof(id.internal))}));
+    ids[0].copy(id.internal, sizeof(id.internal));
+    ASSERT_EQ(ncclCommInitRank(&parent, launch.size, id, launch.rank), ncclSuccess);
+  }
+  {
+    REPRISE_ASSERT_OK_AND_ASSIGN(const std::shared_ptr<World> world, NewCudaWorld({.parent = parent}));
+    REPRISE_ASSERT_OK_AND_ASSIGN(const Trained trained, Train(world, Execution::kGraph, 1));
+    REPRISE_ASSERT_OK_AND_ASSIGN(const std::shared_ptr<World> own, NewCudaWorld());
+    REPRISE_ASSERT_OK_AND_ASSIGN(const Trained want, Train(own, Execution::kGraph, 1));
+    EXPECT_EQ(trained.gradients, want.gradients);
+  }
+  int size = 0;
+  EXPECT_EQ(ncclCommCount(parent, &size), ncclSuccess);
+  EXPECT_EQ(size, launch.size) << "the communicator still works";
+  EXPECT_EQ(ncclCommDestroy(parent), ncclSuccess);
+}
+
 TEST(CudaSessionTest, GraphsHoldNoEventsOrHostFunctions) {
   REPRISE_ASSERT_OK_AND_ASSIGN(const std::shared_ptr<World> world, NewCudaWorld());
   const Classifier classifier = MakeClassifier(kUnits, DType::kBFloat16);

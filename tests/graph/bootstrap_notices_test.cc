@@ -1,0 +1,106 @@
+// What ranks tell each other between exchanges, while their devices work.
+#include "graph/comm/bootstrap.h"
+#include "tests/graph/bootstrap_testing.h"
+#include "tests/testing/status_matchers.h"
+
+namespace reprise::testing {
+namespace {
+
+using internal::Bootstrap;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+class BootstrapNoticesTest : public ::testing::Test {
+ protected:
+  static constexpr int kSize = 3;
+
+  void SetUp() override {
+    connected_ = ConnectAll(AllRanks(job_), absl::Seconds(60));
+    for (const Connected& rank : connected_) ASSERT_THAT(rank, IsOk());
+  }
+  Bootstrap& rank(int r) { return **connected_[r]; }
+
+  // The first error that a rank hears of, looking again and again; notices pass through rank 0 when it looks.
+  absl::Status Hear(int r) {
+    const internal::Deadline deadline(absl::Seconds(20));
+    while (!deadline.passed()) {
+      rank(0).CheckPeers().IgnoreError();
+      const absl::Status status = rank(r).CheckPeers();
+      if (!status.ok()) return status;
+      absl::SleepFor(absl::Milliseconds(1));
+    }
+    return absl::OkStatus();
+  }
+  // Every rank gives its number.
+  void ExpectExchangeWorks() {
+    std::vector<absl::StatusOr<std::vector<std::string>>> all(kSize);
+    InThreads(kSize, [&](int r) { all[r] = rank(r).Exchange(absl::StrCat(r)); });
+    for (const auto& parts : all) {
+      ASSERT_THAT(parts, IsOk());
+      EXPECT_THAT(*parts, ElementsAre("0", "1", "2"));
+    }
+  }
+
+  TestJob job_ = {.size = kSize};
+  std::vector<Connected> connected_;
+};
+
+TEST_F(BootstrapNoticesTest, AFailureIsHeardAtOnceAndForgottenByTheNextExchange) {
+  for (const int failing : {1, 0, 2}) {
+    rank(failing).TellFailure(absl::AbortedError("only here"));
+    for (int r = 0; r < kSize; ++r) {
+      if (r == failing) continue;
+      EXPECT_THAT(Hear(r), StatusIs(absl::StatusCode::kFailedPrecondition,
+                                    AllOf(HasSubstr(absl::StrCat("rank ", failing, " of 3 failed")),
+                                          HasSubstr("ABORTED: only here"))))
+          << "rank " << r << " of rank " << failing;
+    }
+    ExpectExchangeWorks();
+    for (int r = 0; r < kSize; ++r) EXPECT_THAT(rank(r).CheckPeers(), IsOk()) << "rank " << r;
+  }
+}
+
+TEST_F(BootstrapNoticesTest, ABrokenRankIsHeardOfForGood) {
+  rank(2).TellBroken(absl::UnavailableError("no answer"));
+  const auto verdict =
+      StatusIs(absl::StatusCode::kFailedPrecondition, AllOf(HasSubstr("rank 2 of 3"), HasSubstr("no answer")));
+  for (int r = 0; r < kSize; ++r) EXPECT_THAT(Hear(r), verdict) << "rank " << r;
+  ExpectExchangeWorks();
+  for (int r = 0; r < kSize; ++r) EXPECT_THAT(rank(r).CheckPeers(), verdict) << "rank " << r;
+}
+
+TEST_F(BootstrapNoticesTest, ARankThatBreaksForAnothersFailureNamesThatOne) {
+  rank(1).TellFailure(absl::AbortedError("only here"));
+  const absl::Status heard = Hear(2);
+  rank(2).TellBroken(heard);
+  for (int r = 0; r < kSize; ++r) {
+    EXPECT_THAT(Hear(r), StatusIs(absl::StatusCode::kFailedPrecondition,
+                                  AllOf(HasSubstr("rank 1 of 3 failed"), ::testing::Not(HasSubstr("rank 2")))));
+  }
+}
+
+TEST_F(BootstrapNoticesTest, LookingDoesNotLoseWhatOthersGiveEarly) {
+  std::vector<absl::StatusOr<std::vector<std::string>>> all(kSize);
+  InThreads(kSize, [&](int r) {
+    if (r == 1) rank(1).TellFailure(absl::AbortedError("only here"));
+    for (int look = 0; r == 0 && look < 200; ++look) {
+      rank(0).CheckPeers().IgnoreError();
+      absl::SleepFor(absl::Milliseconds(1));
+    }
+    all[r] = rank(r).Exchange(absl::StrCat(r));
+  });
+  for (const auto& parts : all) {
+    ASSERT_THAT(parts, IsOk());
+    EXPECT_THAT(*parts, ElementsAre("0", "1", "2"));
+  }
+}
+
+TEST_F(BootstrapNoticesTest, ARankThatLeftIsUnavailable) {
+  connected_[1] = absl::CancelledError("gone");
+  EXPECT_THAT(Hear(0), StatusIs(absl::StatusCode::kUnavailable, HasSubstr("rank 1")));
+  EXPECT_THAT(Hear(2), StatusIs(absl::StatusCode::kUnavailable, HasSubstr("rank 1")));
+}
+
+}  // namespace
+}  // namespace reprise::testing
