@@ -74,21 +74,30 @@ function(reprise_test)
     LABELS "${ARG_LABEL};${folder}" TIMEOUT ${ARG_TIMEOUT} SKIP_REGULAR_EXPRESSION "\\[  SKIPPED \\] [^\n]*\n*$")
 endfunction()
 
-# reprise_gpu_test(NAME cuda_session_test SRCS ... [DEPS ...] [RANKS 2]): a reprise_test on devices, labelled gpu, or
-# multi_gpu with more than one rank: one process each, see tests/testing/gpu_main.cc. Such tests run one at a time.
+# reprise_gpu_test(NAME cuda_session_test SRCS ... [DEPS ...] [RANKS 1 2]): a reprise_test on devices for each number of
+# ranks, one process each (see tests/testing/gpu_main.cc): cuda_session_test, labelled gpu, for one and
+# cuda_session_test_2_ranks, labelled multi_gpu, for two. Such tests run one at a time.
 function(reprise_gpu_test)
-  cmake_parse_arguments(PARSE_ARGV 0 ARG "" "NAME;RANKS" "SRCS;DEPS")
+  cmake_parse_arguments(PARSE_ARGV 0 ARG "" "NAME" "SRCS;DEPS;RANKS")
   if(NOT ARG_RANKS)
     set(ARG_RANKS 1)
   endif()
-  set(label gpu)
-  if(ARG_RANKS GREATER 1)
-    set(label multi_gpu)
-  endif()
-  reprise_test(NAME ${ARG_NAME} LABEL ${label} TIMEOUT 600
-    SRCS ${ARG_SRCS} ${PROJECT_SOURCE_DIR}/tests/testing/gpu_main.cc DEPS ${ARG_DEPS} reprise_cuda)
-  target_compile_definitions(${ARG_NAME} PRIVATE REPRISE_TEST_RANKS=${ARG_RANKS})
-  set_tests_properties(${ARG_NAME} PROPERTIES RESOURCE_LOCK gpu)
+  cmake_path(GET CMAKE_CURRENT_SOURCE_DIR FILENAME folder)
+  reprise_executable(NAME ${ARG_NAME} SRCS ${ARG_SRCS} ${PROJECT_SOURCE_DIR}/tests/testing/gpu_main.cc
+    DEPS ${ARG_DEPS} reprise_cuda GTest::gmock)
+  reprise_fast_compilation(${ARG_NAME})
+  add_dependencies(tests_${folder} ${ARG_NAME})
+  foreach(ranks IN LISTS ARG_RANKS)
+    set(test ${ARG_NAME})
+    set(label gpu)
+    if(ranks GREATER 1)
+      string(APPEND test _${ranks}_ranks)
+      set(label multi_gpu)
+    endif()
+    add_test(NAME ${test} COMMAND ${ARG_NAME} --ranks=${ranks} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
+    set_tests_properties(${test} PROPERTIES RESOURCE_LOCK gpu TIMEOUT 600
+      LABELS "${label};${folder}" SKIP_REGULAR_EXPRESSION "\\[  SKIPPED \\] [^\n]*\n*$")
+  endforeach()
 endfunction()
 
 # reprise_benchmark(NAME plan_bench SMOKE_FILTER regex SRCS ... [DEPS ...]): a Google Benchmark executable. The benchmarks

@@ -256,8 +256,8 @@ absl::StatusOr<int> Main(const Run& run) {
   const std::string prompt(text.validation().substr(0, std::max(1, run.model.context / 2)));
   REPRISE_ASSIGN_OR_RETURN(const std::string sample, Sample(*world, run, sampler, prompt, *forward));
   if (program.prints) {
-    std::cout << "prompt: " << absl::CEscape(prompt)
-              << "\nsample: " << absl::CEscape(sample.substr(prompt.size())) << "\n";
+    std::cout << "prompt: " << absl::CEscape(prompt) << "\nsample: " << absl::CEscape(sample.substr(prompt.size()))
+              << "\n";
   }
   REPRISE_ASSIGN_OR_RETURN(const double bits, Validate(*world, text, model, run.model.batch, *forward));
   if (program.prints) std::cout << absl::StrFormat("validation: %.3f bits per byte\n", bits);

@@ -14,7 +14,7 @@ using ::testing::HasSubstr;
 
 constexpr CallId kCall(1);  // "c1"
 
-class CudaRanksTest : public ::testing::Test {
+class CudaErrorsTest : public ::testing::Test {
  protected:
   void SetUp() override {
     REPRISE_ASSERT_OK_AND_ASSIGN(world_, NewCudaWorld());
@@ -30,12 +30,12 @@ class CudaRanksTest : public ::testing::Test {
   std::shared_ptr<World> world_;
 };
 
-TEST_F(CudaRanksTest, DifferentModelsAreNamedOnBoth) {
+TEST_F(CudaErrorsTest, DifferentModelsAreNamedOnBoth) {
   EXPECT_THAT(CreateSession(MakeClassifier(rank() == 0 ? 2 : 3, DType::kBFloat16)),
               StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("ranks disagree")));
 }
 
-TEST_F(CudaRanksTest, DifferentOptionsAreNamedOnBoth) {
+TEST_F(CudaErrorsTest, DifferentOptionsAreNamedOnBoth) {
   TrainOptions options;
   options.run.plan.prefetch_depth = rank() + 1;
   EXPECT_THAT(CreateSession(MakeClassifier(2, DType::kBFloat16), options),
@@ -44,7 +44,7 @@ TEST_F(CudaRanksTest, DifferentOptionsAreNamedOnBoth) {
   EXPECT_THAT(CreateSession(MakeClassifier(2, DType::kBFloat16)), IsOk()) << "afterwards";
 }
 
-TEST_F(CudaRanksTest, APlanThatFailsOnOneRankFailsOnBoth) {
+TEST_F(CudaErrorsTest, APlanThatFailsOnOneRankFailsOnBoth) {
   TrainOptions options;
   if (rank() == 1) options.run.plan.weight_slots = 0;
   EXPECT_THAT(CreateSession(MakeClassifier(2, DType::kBFloat16), options),
@@ -54,7 +54,7 @@ TEST_F(CudaRanksTest, APlanThatFailsOnOneRankFailsOnBoth) {
 }
 
 // Warm-up runs backward of "c1" while the other rank's device waits in a collective for this one.
-TEST_F(CudaRanksTest, AWarmUpThatFailsOnOneRankFailsOnBoth) {
+TEST_F(CudaErrorsTest, AWarmUpThatFailsOnOneRankFailsOnBoth) {
   Classifier classifier = MakeClassifier(3, DType::kBFloat16);
   if (rank() == 1) {
     classifier.compute[kCall].backward = [](ComputeContext&) { return absl::AbortedError("only here"); };
@@ -64,7 +64,7 @@ TEST_F(CudaRanksTest, AWarmUpThatFailsOnOneRankFailsOnBoth) {
                        HasSubstr("only here")));
 }
 
-TEST_F(CudaRanksTest, ARecordingThatFailsOnOneRankFailsOnBoth) {
+TEST_F(CudaErrorsTest, ARecordingThatFailsOnOneRankFailsOnBoth) {
   Classifier classifier = MakeClassifier(3, DType::kBFloat16);
   if (rank() == 1) {
     classifier.compute[kCall].backward = [backward = classifier.compute[kCall].backward](ComputeContext& context) {
@@ -80,19 +80,19 @@ TEST_F(CudaRanksTest, ARecordingThatFailsOnOneRankFailsOnBoth) {
   EXPECT_THAT(CreateSession(MakeClassifier(3, DType::kBFloat16)), IsOk()) << "afterwards";
 }
 
-TEST(CudaRanksDeviceTest, TwoRanksOnOneDeviceAreNamed) {
+TEST(CudaErrorsDeviceTest, TwoRanksOnOneDeviceAreNamed) {
   EXPECT_THAT(NewCudaWorld({.device = 0}),
               StatusIs(absl::StatusCode::kFailedPrecondition, AllOf(HasSubstr("ranks 0 and 1 share device"))));
 }
 
-TEST(CudaRanksDeviceTest, ADeviceThatDoesNotExistIsNamedOnBoth) {
+TEST(CudaErrorsDeviceTest, ADeviceThatDoesNotExistIsNamedOnBoth) {
   REPRISE_ASSERT_OK_AND_ASSIGN(const LaunchEnvironment launch, DetectLaunch());
   EXPECT_THAT(NewCudaWorld({.device = launch.rank == 0 ? 0 : 99}),
               StatusIs(launch.rank == 0 ? absl::StatusCode::kFailedPrecondition : absl::StatusCode::kUnavailable,
                        HasSubstr("device 99")));
 }
 
-TEST(CudaRanksDeviceTest, ARankThatNeverReplaysIsReportedAtTheDeadline) {
+TEST(CudaErrorsDeviceTest, ARankThatNeverReplaysIsReportedAtTheDeadline) {
   REPRISE_ASSERT_OK_AND_ASSIGN(const LaunchEnvironment launch, DetectLaunch());
   CudaWorldOptions options;
   options.deadline = absl::Seconds(5);

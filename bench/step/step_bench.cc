@@ -1,0 +1,240 @@
+// Milliseconds per microbatch, forward and backward with gradient accumulation, in steady state:
+//
+//   step_bench --workloads=mlp4,mlp4s --modes=local,eager,graph --ranks=2
+//
+// local: what computes alone, the weights present, with the same kernels; eager: every command enqueued anew; graph:
+// one launch. Ratios are to the workload's local. `--json=FILE` keeps the figures.
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <fstream>
+#include <iostream>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/flags/flag.h"
+#include "absl/flags/parse.h"
+#include "absl/flags/usage.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
+#include "bench/step/step_runner.h"
+#include "bench/step/workloads.h"
+#include "examples/common/world.h"
+#include "nlohmann/json.hpp"
+#include "reprise/core/planner.h"
+#include "reprise/core/status_macros.h"
+
+ABSL_FLAG(reprise::examples::Device, device, reprise::examples::Device::kAuto, "auto, host or cuda");
+ABSL_FLAG(int, ranks, 0, "ranks; 0: all GPUs, or 2 host ranks");
+ABSL_FLAG(std::vector<std::string>, workloads, std::vector<std::string>({"mlp4s", "mlp4", "seed4"}),
+          "of seed4, mlp4, mlp4s, tiny");
+ABSL_FLAG(std::vector<std::string>, modes, std::vector<std::string>({"local", "eager", "graph"}),
+          "of local, eager, graph");
+ABSL_FLAG(int, weight_slots, 2, "gathered copies that live at once");
+ABSL_FLAG(int, gradient_slots, 2, "wire gradients that live at once");
+ABSL_FLAG(bool, residency, true, "whether slots keep their weights");
+ABSL_FLAG(bool, carried_tail, false, "whether the last reduction runs in the next graph");
+ABSL_FLAG(int, microbatches_per_graph, 1, "microbatches that one graph spans");
+ABSL_FLAG(int, batches, 10, "measurements, of which the median is taken");
+ABSL_FLAG(double, seconds, 0.2, "of each measurement, about");
+ABSL_FLAG(std::string, json, "", "file for a list of objects, one for each workload and mode");
+
+namespace reprise::bench {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double Since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+
+double Median(std::vector<double> values) {
+  std::nth_element(values.begin(), values.begin() + values.size() / 2, values.end());
+  return values[values.size() / 2];
+}
+
+struct Figures {
+  std::string workload, mode;
+  int ranks = 1;
+  double ms_median = 0, ms_low = 0, ms_high = 0;  // per microbatch
+  double ratio_to_local = 0;                      // 0: local was not measured
+  double teraflops = 0;                           // per rank
+  double launch_us = 0;                           // host time of one replay, median
+  int64_t planned_bytes = 0;
+  MemoryUse memory = {};
+  GraphAudit audit = {};
+  double record_seconds = 0;
+  bool results_equal = true;  // eager and graph leave the same accumulators
+};
+
+PlanOptions OptionsOfFlags() {
+  PlanOptions options;
+  options.weight_slots = absl::GetFlag(FLAGS_weight_slots);
+  options.gradient_slots = absl::GetFlag(FLAGS_gradient_slots);
+  options.microbatches_per_graph = absl::GetFlag(FLAGS_microbatches_per_graph);
+  options.residency = absl::GetFlag(FLAGS_residency) ? Residency::kKeep : Residency::kOff;
+  options.tail = absl::GetFlag(FLAGS_carried_tail) ? Tail::kCarried : Tail::kInGraph;
+  options.optimizer_states = 0;
+  return options;
+}
+
+// Replays that take about as long as asked for, the same number on all ranks.
+absl::StatusOr<int> ReplaysPerBatch(StepRunner& runner) {
+  const auto start = Clock::now();
+  constexpr int kTries = 3;
+  for (int i = 0; i < kTries; ++i) REPRISE_RETURN_IF_ERROR(runner.ReplayBody());
+  REPRISE_RETURN_IF_ERROR(runner.world().Synchronize());
+  const double seconds = Since(start) / kTries;
+  const std::vector<double> mine(runner.world().local_ranks().size(), seconds);
+  REPRISE_ASSIGN_OR_RETURN(const double sum, runner.world().Sum(mine));
+  return std::max(1, static_cast<int>(absl::GetFlag(FLAGS_seconds) * runner.world().size() / sum));
+}
+
+absl::Status Measure(StepRunner& runner, double flops, Figures& figures) {
+  REPRISE_RETURN_IF_ERROR(runner.BeginStep());
+  REPRISE_RETURN_IF_ERROR(runner.ReplayFirst());
+  REPRISE_RETURN_IF_ERROR(runner.ReplayBody());
+  REPRISE_RETURN_IF_ERROR(runner.world().Synchronize());
+  REPRISE_ASSIGN_OR_RETURN(const int replays, ReplaysPerBatch(runner));
+  const double microbatches = static_cast<double>(replays) * absl::GetFlag(FLAGS_microbatches_per_graph);
+  std::vector<double> milliseconds, launches;
+  for (int batch = 0; batch < absl::GetFlag(FLAGS_batches); ++batch) {
+    const auto start = Clock::now();
+    for (int i = 0; i < replays; ++i) {
+      const auto launch = Clock::now();
+      REPRISE_RETURN_IF_ERROR(runner.ReplayBody());
+      if (i < 10) launches.push_back(1e6 * Since(launch));  // before a full queue makes launches wait
+    }
+    REPRISE_RETURN_IF_ERROR(runner.world().Synchronize());
+    milliseconds.push_back(1e3 * Since(start) / microbatches);
+  }
+  figures.ms_median = Median(milliseconds);
+  figures.ms_low = *std::min_element(milliseconds.begin(), milliseconds.end());
+  figures.ms_high = *std::max_element(milliseconds.begin(), milliseconds.end());
+  figures.launch_us = Median(launches);
+  figures.teraflops = flops / figures.ms_median * 1e-9;
+  return absl::OkStatus();
+}
+
+// What two microbatches leave in the accumulators.
+absl::StatusOr<std::string> Results(StepRunner& runner) {
+  REPRISE_RETURN_IF_ERROR(runner.BeginStep());
+  REPRISE_RETURN_IF_ERROR(runner.ReplayFirst());
+  REPRISE_RETURN_IF_ERROR(runner.ReplayBody());
+  return runner.ReadAccumulators();
+}
+
+absl::StatusOr<std::vector<Figures>> RunWorkload(const std::shared_ptr<World>& world, const std::string& name) {
+  // A graph of several microbatches stages its inputs.
+  REPRISE_ASSIGN_OR_RETURN(const Workload workload,
+                           MakeWorkload(name, absl::GetFlag(FLAGS_microbatches_per_graph) == 1));
+  REPRISE_ASSIGN_OR_RETURN(const Plan plan, PlanTraining(workload.model, world->size(), OptionsOfFlags()));
+  std::vector<Figures> all;
+  std::optional<double> local;
+  std::optional<std::string> results;
+  for (const std::string& mode : absl::GetFlag(FLAGS_modes)) {
+    if (mode != "local" && mode != "eager" && mode != "graph") {
+      return absl::InvalidArgumentError(absl::StrCat("--modes has \"", mode, "\"; choose from local, eager, graph"));
+    }
+    Figures figures = {.workload = name, .mode = mode, .ranks = world->size()};
+    REPRISE_ASSIGN_OR_RETURN(const std::unique_ptr<StepRunner> runner,
+                             StepRunner::Create(world, mode == "local" ? ComputeOnly(plan) : plan, workload.compute,
+                                                mode == "eager" ? Execution::kEager : Execution::kGraph));
+    figures.record_seconds = runner->record_seconds();
+    figures.audit = runner->audit();
+    figures.planned_bytes = plan.memory.persistent_bytes() + plan.memory.transient_bytes();
+    if (mode != "local") {
+      REPRISE_ASSIGN_OR_RETURN(const std::string now, Results(*runner));
+      figures.results_equal = now == results.value_or(now);
+      results = now;
+    }
+    REPRISE_RETURN_IF_ERROR(Measure(*runner, workload.flops, figures));
+    if (mode == "local") local = figures.ms_median;
+    if (local.has_value()) figures.ratio_to_local = figures.ms_median / *local;
+    figures.memory = world->memory();
+    all.push_back(figures);
+  }
+  return all;
+}
+
+void Print(const Figures& f) {
+  std::cout << absl::StrFormat("%-6s %-6s %9.3f %9.3f %9.3f %7.3f %7.0f %9.1f %6d %8.2f %10.1f %10.1f  %s\n",
+                               f.workload, f.mode, f.ms_median, f.ms_low, f.ms_high, f.ratio_to_local, f.teraflops,
+                               f.launch_us, f.audit.nodes(), f.record_seconds,
+                               static_cast<double>(f.planned_bytes) / 1048576,
+                               static_cast<double>(f.memory.requested + f.memory.rounding + f.memory.recording +
+                                                   f.memory.communication) /
+                                   1048576,
+                               f.results_equal ? "equal" : "DIFFERENT")
+            << std::flush;
+}
+
+nlohmann::ordered_json ToJson(const Figures& f) {
+  return {{"workload", f.workload},
+          {"mode", f.mode},
+          {"transport", "default"},
+          {"ranks", f.ranks},
+          {"weight_slots", absl::GetFlag(FLAGS_weight_slots)},
+          {"residency", absl::GetFlag(FLAGS_residency)},
+          {"carried_tail", absl::GetFlag(FLAGS_carried_tail)},
+          {"microbatches_per_graph", absl::GetFlag(FLAGS_microbatches_per_graph)},
+          {"ms_median", f.ms_median},
+          {"ms_low", f.ms_low},
+          {"ms_high", f.ms_high},
+          {"ratio_to_local", f.ratio_to_local},
+          {"teraflops", f.teraflops},
+          {"launch_us", f.launch_us},
+          {"graph_nodes", f.audit.nodes()},
+          {"record_seconds", f.record_seconds},
+          {"planned_bytes", f.planned_bytes},
+          {"requested_bytes", f.memory.requested},
+          {"rounding_bytes", f.memory.rounding},
+          {"recording_bytes", f.memory.recording},
+          {"communication_bytes", f.memory.communication},
+          {"results_equal", f.results_equal}};
+}
+
+absl::StatusOr<int> Main() {
+  REPRISE_ASSIGN_OR_RETURN(
+      const examples::Program program,
+      examples::StartProgram({.device = absl::GetFlag(FLAGS_device), .ranks = absl::GetFlag(FLAGS_ranks)}));
+  if (program.exit_code.has_value()) return *program.exit_code;
+  if (program.prints) {
+    std::cout
+        << "workload mode      ms      low      high   ratio TFLOP/s launch us  nodes record s  planned MiB  taken "
+           "MiB  results\n";
+  }
+  nlohmann::ordered_json json = nlohmann::ordered_json::array();
+  bool equal = true;
+  for (const std::string& name : absl::GetFlag(FLAGS_workloads)) {
+    REPRISE_ASSIGN_OR_RETURN(const std::vector<Figures> all, RunWorkload(program.world, name));
+    for (const Figures& figures : all) {
+      if (program.prints) Print(figures);
+      json.push_back(ToJson(figures));
+      equal = equal && figures.results_equal;
+    }
+  }
+  const std::string path = absl::GetFlag(FLAGS_json);
+  if (program.prints && !path.empty()) {
+    std::ofstream file(path);
+    file << json.dump(2) << "\n";
+    file.close();
+    if (!file) return absl::UnavailableError(absl::StrCat("--json=", path, " cannot be written"));
+  }
+  if (!equal) return absl::InternalError("eager and graph replays left different gradients");
+  return 0;
+}
+
+}  // namespace
+}  // namespace reprise::bench
+
+int main(int argc, char** argv) {
+  absl::SetProgramUsageMessage("Measures forward and backward of sharded models; see --help for what it takes.");
+  const std::vector<char*> rest = absl::ParseCommandLine(argc, argv);
+  absl::StatusOr<int> exit_code =
+      absl::InvalidArgumentError(absl::StrCat("unexpected argument \"", rest.back(), "\"; see --help"));
+  if (rest.size() == 1) exit_code = reprise::bench::Main();
+  if (exit_code.ok()) return *exit_code;
+  std::cerr << "step_bench: " << std::string(exit_code.status().message()) << "\n";
+  return 1;
+}

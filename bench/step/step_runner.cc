@@ -1,0 +1,164 @@
+#include "bench/step/step_runner.h"
+
+#include <algorithm>
+#include <chrono>
+#include <random>
+
+#include "reprise/core/control_block.h"
+#include "reprise/core/status_macros.h"
+
+namespace reprise::bench {
+namespace {
+
+MemoryKind KindOf(Storage storage) {
+  switch (storage) {
+    case Storage::kWeights:
+    case Storage::kCommunicating:
+      return MemoryKind::kCommunicating;
+    case Storage::kHostVisible:
+      return MemoryKind::kHostVisible;
+    case Storage::kMasters:
+    case Storage::kSession:
+    case Storage::kLocal:
+    case Storage::kExternal:
+      return MemoryKind::kLocal;
+  }
+  return MemoryKind::kLocal;
+}
+
+bool Computes(const Command& command) {
+  return std::holds_alternative<Begin>(command) || std::holds_alternative<End>(command) ||
+         std::holds_alternative<NextMicrobatch>(command) || std::holds_alternative<StageInputs>(command) ||
+         std::holds_alternative<Forward>(command) || std::holds_alternative<Backward>(command);
+}
+
+}  // namespace
+
+Plan ComputeOnly(Plan plan) {
+  for (const int s : {plan.first, plan.body}) {
+    Schedule& schedule = plan.schedules[s];
+    std::vector<ScheduledCommand> kept;
+    for (ScheduledCommand& command : schedule.commands) {
+      if (!Computes(command.command)) continue;
+      command.waits.clear();  // all that is left is on the compute lane
+      kept.push_back(std::move(command));
+    }
+    if (!kept.empty()) schedule.commands = std::move(kept);
+  }
+  return plan;
+}
+
+absl::StatusOr<std::unique_ptr<StepRunner>> StepRunner::Create(std::shared_ptr<World> world, Plan plan,
+                                                               const ComputeTable& compute, Execution execution) {
+  std::unique_ptr<StepRunner> runner(new StepRunner(std::move(world)));
+  runner->bindings_ = std::make_shared<Bindings>();
+  runner->bindings_->plan = std::make_shared<const Plan>(std::move(plan));
+  runner->bindings_->compute = compute;
+  const absl::Span<const int> ranks = runner->world_->local_ranks();
+  runner->bindings_->ranks.assign(ranks.begin(), ranks.end());
+  REPRISE_RETURN_IF_ERROR(runner->TakeMemory());
+  std::vector<std::unique_ptr<Executable>> eager;
+  REPRISE_RETURN_IF_ERROR(runner->Record(Execution::kEager, eager));
+  REPRISE_RETURN_IF_ERROR(runner->BeginStep());
+  for (const int schedule : {runner->bindings_->plan->first, runner->bindings_->plan->body}) {
+    REPRISE_RETURN_IF_ERROR(eager[schedule]->Replay());
+  }
+  REPRISE_RETURN_IF_ERROR(runner->world_->Synchronize());
+  const auto start = std::chrono::steady_clock::now();
+  REPRISE_RETURN_IF_ERROR(runner->Record(execution, runner->executables_));
+  runner->record_seconds_ = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return runner;
+}
+
+absl::Status StepRunner::TakeMemory() {
+  const Plan& plan = *bindings_->plan;
+  std::array<std::shared_ptr<MemoryBlock>, kNumStorages> blocks;
+  for (int s = 0; s < kNumStorages; ++s) {
+    REPRISE_ASSIGN_OR_RETURN(blocks[s], world_->Allocate(KindOf(static_cast<Storage>(s)), plan.memory.num_bytes[s]));
+    bindings_->memory.push_back(blocks[s]);
+  }
+  for (size_t local = 0; local < bindings_->ranks.size(); ++local) {
+    const int index = static_cast<int>(local);
+    for (int s = 0; s < kNumStorages; ++s) {
+      if (static_cast<Storage>(s) == Storage::kWeights) {
+        REPRISE_RETURN_IF_ERROR(FillRandomly(index, blocks[s]->address(index), blocks[s]->num_bytes()));
+      } else {
+        REPRISE_RETURN_IF_ERROR(world_->FillBytes(index, blocks[s]->address(index), 0, blocks[s]->num_bytes()));
+      }
+    }
+    std::vector<std::byte*>& addresses = bindings_->addresses.emplace_back();
+    for (const Buffer& buffer : plan.buffers) {
+      std::byte* const base = blocks[static_cast<int>(buffer.storage)]->address(index);
+      addresses.push_back(base == nullptr ? nullptr : base + buffer.offset);
+    }
+    for (size_t t = 0; t < plan.model.tensors().size(); ++t) {
+      const TensorSpec& spec = plan.model.tensors()[t].spec;
+      if (!spec.external) continue;
+      const BufferId buffer = plan.tensor_buffers[t].value;
+      const int64_t num_bytes = plan.buffer(buffer).num_bytes;
+      REPRISE_ASSIGN_OR_RETURN(const std::shared_ptr<MemoryBlock> block,
+                               world_->Allocate(MemoryKind::kLocal, num_bytes));
+      bindings_->memory.push_back(block);
+      addresses[buffer.value()] = block->address(index);
+      if (spec.dtype == DType::kInt32) {
+        REPRISE_RETURN_IF_ERROR(world_->FillBytes(index, block->address(index), 0, num_bytes));
+      } else {
+        REPRISE_RETURN_IF_ERROR(FillRandomly(index, block->address(index), num_bytes));
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+// Matrix products of equal numbers draw less power, and so run faster, than those of real ones.
+absl::Status StepRunner::FillRandomly(int local, std::byte* to, int64_t num_bytes) const {
+  constexpr int64_t kElements = int64_t{1} << 22;
+  std::vector<BFloat16> values(kElements);
+  std::minstd_rand random(17);
+  std::normal_distribution<float> normal(0, 0.02f);
+  for (BFloat16& value : values) value = BFloat16(normal(random));
+  for (int64_t done = 0; done < num_bytes; done += kElements * 2) {
+    REPRISE_RETURN_IF_ERROR(
+        world_->CopyToRank(local, to + done, values.data(), std::min(num_bytes - done, kElements * 2)));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status StepRunner::Record(Execution execution, std::vector<std::unique_ptr<Executable>>& executables) const {
+  const Plan& plan = *bindings_->plan;
+  executables.resize(plan.schedules.size());
+  for (const int s : {plan.first, plan.body}) {
+    if (executables[s] != nullptr) continue;
+    REPRISE_ASSIGN_OR_RETURN(const std::unique_ptr<Recorder> recorder, world_->NewRecorder(execution, bindings_));
+    REPRISE_ASSIGN_OR_RETURN(executables[s], RecordSchedule(plan, plan.schedules[s], *recorder));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status StepRunner::BeginStep() {
+  const ControlBlock control = {.seed = 1};
+  for (size_t local = 0; local < bindings_->ranks.size(); ++local) {
+    REPRISE_RETURN_IF_ERROR(world_->CopyToRank(static_cast<int>(local),
+                                               bindings_->addresses[local][bindings_->plan->control.value()], &control,
+                                               sizeof(control)));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::string> StepRunner::ReadAccumulators() {
+  constexpr int64_t kBytes = int64_t{1} << 20;
+  const Plan& plan = *bindings_->plan;
+  std::string all;
+  for (const UnitBuffers& unit : plan.unit_buffers) {
+    for (const BufferId buffer : unit.accumulators) {
+      if (!buffer.valid()) continue;
+      std::string bytes(static_cast<size_t>(std::min(kBytes, plan.buffer(buffer).num_bytes)), '\0');
+      REPRISE_RETURN_IF_ERROR(world_->CopyToHost(0, bytes.data(), bindings_->addresses[0][buffer.value()],
+                                                 static_cast<int64_t>(bytes.size())));
+      all += bytes;
+    }
+  }
+  return all;
+}
+
+}  // namespace reprise::bench

@@ -1,0 +1,53 @@
+// Replays the graphs of one plan again and again, on memory filled with random numbers: a microbatch without the rest
+// of a training step.
+#ifndef REPRISE_BENCH_STEP_STEP_RUNNER_H_
+#define REPRISE_BENCH_STEP_STEP_RUNNER_H_
+
+#include <array>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "bench/step/workloads.h"
+#include "reprise/core/plan.h"
+#include "reprise/graph/world.h"
+
+namespace reprise::bench {
+
+// Of the plan's schedules `first` and `body`, those commands alone that compute: the weights are taken to be there.
+Plan ComputeOnly(Plan plan);
+
+class StepRunner {
+ public:
+  // Takes memory, runs `first` and `body` eagerly to warm up, and records them.
+  static absl::StatusOr<std::unique_ptr<StepRunner>> Create(std::shared_ptr<World> world, Plan plan,
+                                                            const ComputeTable& compute, Execution execution);
+
+  // Resets the counters: the next graph is the step's first.
+  absl::Status BeginStep();
+  absl::Status ReplayFirst() { return executables_[bindings_->plan->first]->Replay(); }
+  absl::Status ReplayBody() { return executables_[bindings_->plan->body]->Replay(); }
+
+  // Waits. The first bytes of every accumulator of the first local rank.
+  absl::StatusOr<std::string> ReadAccumulators();
+  GraphAudit audit() const { return executables_[bindings_->plan->body]->audit(); }
+  double record_seconds() const { return record_seconds_; }
+  World& world() const { return *world_; }
+
+ private:
+  explicit StepRunner(std::shared_ptr<World> world) : world_(std::move(world)) {}
+  absl::Status TakeMemory();
+  absl::Status FillRandomly(int local, std::byte* to, int64_t num_bytes) const;
+  absl::Status Record(Execution execution, std::vector<std::unique_ptr<Executable>>& executables) const;
+
+  const std::shared_ptr<World> world_;
+  std::shared_ptr<Bindings> bindings_;
+  std::vector<std::unique_ptr<Executable>> executables_;  // by schedule; null for `step`
+  double record_seconds_ = 0;
+};
+
+}  // namespace reprise::bench
+
+#endif  // REPRISE_BENCH_STEP_STEP_RUNNER_H_

@@ -1,0 +1,28 @@
+#include "tests/graph/cuda/dependent_kernels.h"
+
+namespace reprise::testing {
+namespace {
+
+__global__ void Increment(int* counter) { ++*counter; }
+
+}  // namespace
+
+cudaError_t LaunchFirst(cudaStream_t stream, int* counter) {
+  Increment<<<1, 1, 0, stream>>>(counter);
+  return cudaGetLastError();
+}
+
+cudaError_t LaunchProgrammaticSecond(cudaStream_t stream, int* counter) {
+  cudaLaunchAttribute attribute = {};
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config = {};
+  config.gridDim = dim3(1);
+  config.blockDim = dim3(1);
+  config.stream = stream;
+  config.attrs = &attribute;
+  config.numAttrs = 1;
+  return cudaLaunchKernelEx(&config, Increment, counter);
+}
+
+}  // namespace reprise::testing

@@ -1,0 +1,15 @@
+// Two kernels of which the second may start before the first has ended.
+#ifndef REPRISE_TESTS_GRAPH_CUDA_DEPENDENT_KERNELS_H_
+#define REPRISE_TESTS_GRAPH_CUDA_DEPENDENT_KERNELS_H_
+
+#include <cuda_runtime_api.h>
+
+namespace reprise::testing {
+
+cudaError_t LaunchFirst(cudaStream_t stream, int* counter);
+// With the attribute that NCCL gives its symmetric kernels (programmatic stream serialisation).
+cudaError_t LaunchProgrammaticSecond(cudaStream_t stream, int* counter);
+
+}  // namespace reprise::testing
+
+#endif  // REPRISE_TESTS_GRAPH_CUDA_DEPENDENT_KERNELS_H_
