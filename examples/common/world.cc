@@ -19,21 +19,28 @@ constexpr int kDefaultHostRanks = 2;
 
 #ifdef REPRISE_EXAMPLES_CUDA
 int NumDevices() { return NumCudaDevices(); }
+// Is there one for this rank?
+bool HasDevice(const LaunchEnvironment& launch) { return DeviceOf(launch) < NumCudaDevices(); }
 
-absl::StatusOr<std::shared_ptr<World>> OpenDevice(const LaunchEnvironment& launch) {
-  // Without nodes for mixing graphs with eager collectives a launch takes 5 us instead of 20.
+// Before NCCL is first used. Without nodes for mixing graphs with eager collectives a launch takes 5 us instead of 20.
+void ChooseNcclSettings() {
   setenv("NCCL_GRAPH_MIXING_SUPPORT", "0", /*overwrite=*/0);
   setenv("NCCL_GRAPH_REGISTER", "0", /*overwrite=*/0);
-  return CreateCudaWorld(launch);
 }
-absl::StatusOr<std::shared_ptr<World>> OpenDeviceAlone(int device) { return CreateCudaWorld({}, {.device = device}); }
+
+absl::StatusOr<std::shared_ptr<World>> OpenDevice(const LaunchEnvironment& launch) { return CreateCudaWorld(launch); }
+absl::StatusOr<std::shared_ptr<World>> OpenDeviceAlone(const LaunchEnvironment& launch) {
+  return CreateCudaWorld({}, {.device = DeviceOf(launch)});
+}
 #else
 int NumDevices() { return 0; }
+bool HasDevice(const LaunchEnvironment&) { return false; }
+void ChooseNcclSettings() {}
 
 absl::StatusOr<std::shared_ptr<World>> OpenDevice(const LaunchEnvironment&) {
   return absl::UnavailableError("this program was built without CUDA; build it where the toolkit and NCCL are");
 }
-absl::StatusOr<std::shared_ptr<World>> OpenDeviceAlone(int) { return OpenDevice({}); }
+absl::StatusOr<std::shared_ptr<World>> OpenDeviceAlone(const LaunchEnvironment& launch) { return OpenDevice(launch); }
 #endif
 
 absl::StatusOr<Program> StartHost(int ranks) {
@@ -72,6 +79,7 @@ absl::StatusOr<Program> StartProgram(const ProgramOptions& options) {
   if (options.ranks < 0) {
     return absl::InvalidArgumentError(absl::StrCat("--ranks is ", options.ranks, " but must be at least 0"));
   }
+  ChooseNcclSettings();
   REPRISE_ASSIGN_OR_RETURN(const LaunchEnvironment launch, DetectLaunch());
   const bool launched = launch.launcher != Launcher::kNone;
   if (launched && options.ranks != 0 && options.ranks != launch.size) {
@@ -79,7 +87,7 @@ absl::StatusOr<Program> StartProgram(const ProgramOptions& options) {
                                                    "; leave the flag out under a launcher"));
   }
   const int devices = NumDevices();
-  const bool fits = launched ? devices > launch.local_rank : devices > 0 && options.ranks <= devices;
+  const bool fits = launched ? HasDevice(launch) : devices > 0 && options.ranks <= devices;
   const bool use_device = options.device == Device::kCuda || (options.device == Device::kAuto && fits);
   if (!use_device && launched && launch.size > 1) {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -97,7 +105,7 @@ absl::StatusOr<Program> StartProgram(const ProgramOptions& options) {
   program.prints = launch.rank == 0;
   if (program.prints) std::cout << ToString(launch) << "\n" << std::flush;
   REPRISE_ASSIGN_OR_RETURN(program.world, OpenDevice(launch));
-  program.new_world_alone = [device = launch.local_rank] { return OpenDeviceAlone(device); };
+  program.new_world_alone = [launch] { return OpenDeviceAlone(launch); };
   return program;
 }
 

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "core/quoted.h"
 #include "graph/comm/detect_launch.h"
+#include "reprise/core/status_macros.h"
 
 namespace reprise {
 namespace {
@@ -33,8 +34,11 @@ std::string LauncherName(Launcher launcher) {
 }  // namespace
 
 absl::StatusOr<LaunchEnvironment> DetectLaunch() {
-  return internal::DetectLaunchFrom([](const char* name) -> const char* { return std::getenv(name); },
-                                    absl::StrCat(getppid()));
+  REPRISE_ASSIGN_OR_RETURN(LaunchEnvironment launch,
+                           internal::DetectLaunchFrom([](const char* name) -> const char* { return std::getenv(name); },
+                                                      absl::StrCat(getppid())));
+  launch.nccl_settings = internal::NcclSettings(environ);
+  return launch;
 }
 
 absl::Status Validate(const LaunchEnvironment& launch) {

@@ -21,8 +21,8 @@ class CudaMemory : public MemoryBlock {
       : rank_(std::move(rank)), kind_(kind), num_bytes_(num_bytes) {}
   ~CudaMemory() override {
     if (address_ == nullptr) return;
-    // Replays that use it may still run; cudaFree would wait for them, ncclMemFree would not.
-    rank_->Wait().IgnoreError();
+    // Replays that use it may still run.
+    if (!rank_->Drain()) return;
     const CallerState caller(rank_->device());
     switch (kind_) {
       case MemoryKind::kCommunicating:

@@ -1,6 +1,7 @@
 #include "graph/cuda/cuda_rank.h"
 
 #include <algorithm>
+#include <atomic>
 #include <thread>
 #include <utility>
 
@@ -25,6 +26,8 @@ constexpr auto kSpin = absl::Microseconds(200);         // before a wait gives u
 constexpr auto kLookAtPeers = absl::Milliseconds(100);  // how often a wait asks whether the others are there
 // What a rank that failed or ended had launched before may still let this device finish.
 constexpr auto kPeersGrace = absl::Seconds(2);
+// After a failure collectives leave within milliseconds, and what else was launched ends by itself.
+constexpr auto kAbortTime = absl::Seconds(20);
 
 }  // namespace
 
@@ -48,6 +51,10 @@ absl::Status CudaRank::Open(const CudaWorldOptions& options) {
   }
   REPRISE_RETURN_IF_ERROR(
       CudaStatus(cudaEventCreateWithFlags(waited_for_.receive(), cudaEventDisableTiming), "creating an event"));
+  for (EventHandle& end : ends_) {
+    REPRISE_RETURN_IF_ERROR(
+        CudaStatus(cudaEventCreateWithFlags(end.receive(), cudaEventDisableTiming), "creating an event"));
+  }
   int least = 0, greatest = 0;
   REPRISE_RETURN_IF_ERROR(CudaStatus(cudaDeviceGetStreamPriorityRange(&least, &greatest), "asking for priorities"));
   for (int l = 0; l < kNumLanes; ++l) {
@@ -75,40 +82,85 @@ absl::Status CudaRank::OpenLane(Lane lane, int priority) {
 CudaRank::~CudaRank() {
   const CallerState caller(device_);
   for (LaneParts& lane : lanes_) {
-    if (lane.communicator == nullptr) continue;
-    if (failed_.ok()) {
-      ncclCommDestroy(lane.communicator);
-    } else {
-      ncclCommAbort(lane.communicator);
-    }
+    if (lane.communicator != nullptr) ncclCommDestroy(lane.communicator);
   }
+  for (std::thread& thread : aborting_) lost_ ? thread.detach() : thread.join();
   for (LaneParts& lane : lanes_) lane = LaneParts();
-  for (void* workspace : workspaces_) cudaFree(workspace);
-  if (norm_sums_ != nullptr) cudaFree(norm_sums_);
+  if (!lost_) {
+    for (void* workspace : workspaces_) cudaFree(workspace);
+    if (norm_sums_ != nullptr) cudaFree(norm_sums_);
+  }
   waited_for_ = EventHandle();
+  for (EventHandle& end : ends_) end = EventHandle();
   own_stream_ = StreamHandle();
 }
 
+absl::StatusOr<ncclComm_t> CudaRank::MakeCommunicator(std::function<absl::StatusOr<ncclComm_t>()> call) {
+  struct Result {
+    std::atomic<bool> done = false;
+    absl::StatusOr<ncclComm_t> communicator = nullptr;
+  };
+  const auto result = std::make_shared<Result>();
+  std::thread thread([result, device = device_, call = std::move(call)] {
+    const CallerState caller(device);
+    result->communicator = call();
+    result->done = true;
+  });
+  const absl::Time start = absl::Now();
+  absl::Time look = start + kLookAtPeers;
+  while (!result->done) {
+    absl::SleepFor(absl::Milliseconds(1));
+    const absl::Time now = absl::Now();
+    if (now < look) continue;
+    look = now + kLookAtPeers;
+    const absl::Status peers = CheckPeers(now - start);
+    if (peers.ok()) continue;
+    thread.detach();
+    return peers;
+  }
+  thread.join();
+  return result->communicator;
+}
+
 absl::Status CudaRank::NewCommunicator(Lane lane, const ncclUniqueId& id) {
-  const CallerState caller(device_);
-  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   const std::string name = absl::StrCat("reprise ", Name(lane));
-  config.commName = name.c_str();
-  return NcclStatus(ncclCommInitRankConfig(&lanes_[static_cast<int>(lane)].communicator, size(), id, rank(), &config),
-                    absl::StrCat("making the communicator of lane ", Name(lane)));
+  REPRISE_ASSIGN_OR_RETURN(
+      lanes_[static_cast<int>(lane)].communicator,
+      MakeCommunicator([=, size = size(), rank = rank()]() -> absl::StatusOr<ncclComm_t> {
+        ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+        config.commName = name.c_str();
+        config.blocking = 1;
+        ncclComm_t communicator = nullptr;
+        REPRISE_RETURN_IF_ERROR(NcclStatus(ncclCommInitRankConfig(&communicator, size, id, rank, &config),
+                                           absl::StrCat("making the communicator of lane ", Name(lane))));
+        return communicator;
+      }));
+  return absl::OkStatus();
 }
 
 absl::Status CudaRank::SplitCommunicator(Lane lane, ncclComm_t parent) {
-  const CallerState caller(device_);
-  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-  // Shared resources would order the operations of the two communicators.
-  config.splitShare = 0;
-  return NcclStatus(ncclCommSplit(parent, 0, rank(), &lanes_[static_cast<int>(lane)].communicator, &config),
-                    absl::StrCat("splitting the caller's communicator for lane ", Name(lane)), parent);
+  REPRISE_ASSIGN_OR_RETURN(
+      lanes_[static_cast<int>(lane)].communicator, MakeCommunicator([=, rank = rank()]() -> absl::StatusOr<ncclComm_t> {
+        ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+        // Shared resources would order the operations of the two communicators.
+        config.splitShare = 0;
+        config.blocking = 1;
+        ncclComm_t communicator = nullptr;
+        const ncclResult_t split = ncclCommSplit(parent, 0, rank, &communicator, &config);
+        if (split == ncclInProgress) {
+          return absl::InvalidArgumentError(
+              "CudaWorldOptions::parent does not block; pass a communicator made with ncclConfig_t::blocking = 1");
+        }
+        REPRISE_RETURN_IF_ERROR(
+            NcclStatus(split, absl::StrCat("splitting the caller's communicator for lane ", Name(lane)), parent));
+        return communicator;
+      }));
+  return absl::OkStatus();
 }
 
 absl::Status CudaRank::CheckUsable() const {
   if (!failed_.ok()) return failed_;
+  const CallerState caller(device_, CallerState::Keep::kDeviceOnly);
   cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
   REPRISE_RETURN_IF_ERROR(CudaStatus(cudaStreamIsCapturing(launch_stream_, &capture), "looking at the launch stream"));
   if (capture == cudaStreamCaptureStatusNone) return absl::OkStatus();
@@ -117,13 +169,41 @@ absl::Status CudaRank::CheckUsable() const {
       "first");
 }
 
+absl::Status CudaRank::Admit() {
+  REPRISE_RETURN_IF_ERROR(CheckUsable());
+  if (launched_ - finished_ < kMaxOutstanding) return absl::OkStatus();
+  const CallerState caller(device_);
+  REPRISE_RETURN_IF_ERROR(WaitFor(ends_[finished_ % kMaxOutstanding].get()));
+  ++finished_;
+  return absl::OkStatus();
+}
+
+absl::Status CudaRank::Launched(bool is_graph) {
+  graph_launched_ = graph_launched_ || is_graph;
+  return CudaStatus(cudaEventRecord(ends_[launched_++ % kMaxOutstanding].get(), launch_stream_), "recording an event");
+}
+
 absl::Status CudaRank::Wait() {
   REPRISE_RETURN_IF_ERROR(CheckUsable());
   const CallerState caller(device_);
+  for (; finished_ < launched_; ++finished_) {
+    REPRISE_RETURN_IF_ERROR(WaitFor(ends_[finished_ % kMaxOutstanding].get()));
+  }
   REPRISE_RETURN_IF_ERROR(CudaStatus(cudaEventRecord(waited_for_.get(), launch_stream_), "recording an event"));
   REPRISE_RETURN_IF_ERROR(WaitFor(waited_for_.get()));
   graph_launched_ = false;
   return absl::OkStatus();
+}
+
+bool CudaRank::Drain() {
+  if (!failed_.ok()) return !lost_;
+  const CallerState caller(device_);
+  for (; finished_ < launched_; ++finished_) {
+    if (!WaitFor(ends_[finished_ % kMaxOutstanding].get()).ok()) return !lost_;
+  }
+  // Refused while the caller captures the launch stream: nothing was launched on it since.
+  Wait().IgnoreError();
+  return !lost_;
 }
 
 absl::Status CudaRank::WaitFor(cudaEvent_t event) {
@@ -170,16 +250,22 @@ absl::Status CudaRank::CheckPeers(absl::Duration waited) const {
 void CudaRank::Fail(const absl::Status& status) {
   failed_ = status;
   bootstrap_->TellBroken(status);
-  // All at once: each returns when its own kernels have left, and those of one lane may wait for those of another.
-  std::vector<std::thread> revoking;
-  for (const LaneParts& lane : lanes_) {
+  // An abort raises its communicator's flag for good, so that the collectives of every graph still queued leave, and
+  // returns once no graph holds the communicator: after the last executable is gone.
+  for (LaneParts& lane : lanes_) {
     if (lane.communicator == nullptr) continue;
-    revoking.emplace_back([device = device_, communicator = lane.communicator] {
+    aborting_.emplace_back([device = device_, communicator = std::exchange(lane.communicator, nullptr)] {
       const CallerState caller(device);
-      ncclCommRevoke(communicator, NCCL_REVOKE_DEFAULT);
+      ncclCommAbort(communicator);
     });
   }
-  for (std::thread& thread : revoking) thread.join();
+  const cudaEvent_t last = launched_ > 0 ? ends_[(launched_ - 1) % kMaxOutstanding].get() : waited_for_.get();
+  const absl::Time give_up = absl::Now() + kAbortTime;
+  while (cudaEventQuery(last) == cudaErrorNotReady) {
+    absl::SleepFor(absl::Milliseconds(1));
+    lost_ = absl::Now() > give_up;
+    if (lost_) return;
+  }
 }
 
 absl::StatusOr<int64_t> CudaRank::FreeBytes() const {

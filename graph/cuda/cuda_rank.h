@@ -7,13 +7,16 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "graph/comm/bootstrap.h"
+#include "graph/cuda/caller_state.h"
 #include "graph/cuda/driver_api.h"
 #include "graph/cuda/handles.h"
 #include "kernels/device_kernels.h"
@@ -50,13 +53,20 @@ class CudaRank {
 
   // FailedPrecondition while the caller captures the launch stream; the first failure of a wait.
   absl::Status CheckUsable() const;
-  // Waits until all that was launched is done, or what came before an event on the launch stream. If a rank goes away
-  // or the deadline passes, collectives are made to leave the device, and this error is final.
+  // Around each launch of a schedule. Admit waits while many are outstanding, so that no launch blocks in the driver,
+  // where nothing looks at the clock.
+  absl::Status Admit();
+  absl::Status Launched(bool is_graph);
+  // Waits until all that was launched is done, launch by launch, or what came before an event on the launch stream. If
+  // a rank goes away, or one launch takes longer than the deadline, collectives are made to leave the device, and this
+  // error is final.
   absl::Status Wait();
   absl::Status WaitFor(cudaEvent_t event);
-  // Set by a launch of a graph, cleared by Wait: NCCL allows no eager collective in between, see graph/README.md.
-  void MarkGraphLaunched() { graph_launched_ = true; }
+  // NCCL allows no eager collective while a graph that uses its communicator is outstanding, see graph/README.md.
   absl::Status WaitForGraphs() { return graph_launched_ ? Wait() : absl::OkStatus(); }
+  // For destructors: waits as long as that makes sense. False if the device may still use what was launched: its memory
+  // must then be left to it.
+  bool Drain();
 
   // ---- device memory, in bytes ----
   absl::StatusOr<int64_t> FreeBytes() const;
@@ -64,7 +74,7 @@ class CudaRank {
     use_.requested += requested;
     use_.rounding += taken - requested;
   }
-  void AddRecording(int64_t taken) { use_.recording += taken; }
+  void AddRecording(int64_t taken) { use_.recording += taken; }  // or given back
   MemoryUse memory() const;
 
  private:
@@ -78,6 +88,9 @@ class CudaRank {
       : device_(device), deadline_(deadline), bootstrap_(std::move(bootstrap)) {}
   absl::Status Open(const CudaWorldOptions& options);
   absl::Status OpenLane(Lane lane, int priority);
+  // Runs a call of NCCL's that waits for other ranks and makes a communicator, in a thread of its own, looking at those
+  // ranks and at the clock. After an error the call may go on; what it makes is lost.
+  absl::StatusOr<ncclComm_t> MakeCommunicator(std::function<absl::StatusOr<ncclComm_t>()> call);
   // One look at whether waiting still makes sense.
   absl::Status CheckPeers(absl::Duration waited) const;
   void Fail(const absl::Status& status);
@@ -92,8 +105,15 @@ class CudaRank {
   std::vector<void*> workspaces_;
   double* norm_sums_ = nullptr;
   EventHandle waited_for_;
+  // Launches that may be outstanding: enough that the device never waits for the host, and far fewer than the about
+  // thousand that the driver takes before it blocks.
+  static constexpr int64_t kMaxOutstanding = 32;
+  std::array<EventHandle, kMaxOutstanding> ends_;
+  int64_t launched_ = 0, finished_ = 0;
   bool graph_launched_ = false;
   absl::Status failed_;
+  std::vector<std::thread> aborting_;
+  bool lost_ = false;  // the device did not come to an end after a failure
   MemoryUse use_;
   int64_t free_at_start_ = 0;
 };

@@ -26,24 +26,26 @@ bool IsCompute(const Command& command) {
 class GraphExecutable : public Executable {
  public:
   GraphExecutable(std::shared_ptr<CudaRank> rank, std::shared_ptr<const Bindings> bindings, GraphHandle graph,
-                  GraphExecHandle exec, const GraphAudit& audit)
+                  GraphExecHandle exec, int64_t num_bytes, const GraphAudit& audit)
       : rank_(std::move(rank)),
         bindings_(std::move(bindings)),
         graph_(std::move(graph)),
         exec_(std::move(exec)),
+        num_bytes_(num_bytes),
         audit_(audit) {}
   ~GraphExecutable() override {
-    rank_->Wait().IgnoreError();
+    rank_->Drain();
     const CallerState caller(rank_->device());
     exec_ = GraphExecHandle();
     graph_ = GraphHandle();
+    rank_->AddRecording(-num_bytes_);
   }
 
   absl::Status Replay() override {
-    REPRISE_RETURN_IF_ERROR(rank_->CheckUsable());
+    REPRISE_RETURN_IF_ERROR(rank_->Admit());
     const CallerState caller(rank_->device(), Keep::kDeviceOnly);
-    rank_->MarkGraphLaunched();
-    return CudaStatus(cudaGraphLaunch(exec_.get(), rank_->launch_stream()), "launching a graph");
+    REPRISE_RETURN_IF_ERROR(CudaStatus(cudaGraphLaunch(exec_.get(), rank_->launch_stream()), "launching a graph"));
+    return rank_->Launched(/*is_graph=*/true);
   }
   GraphAudit audit() const override { return audit_; }
 
@@ -52,6 +54,7 @@ class GraphExecutable : public Executable {
   const std::shared_ptr<const Bindings> bindings_;  // keeps what the graph touches
   GraphHandle graph_;
   GraphExecHandle exec_;
+  const int64_t num_bytes_;  // that it took
   const GraphAudit audit_;
 };
 
@@ -125,7 +128,8 @@ class CaptureRecorder : public Recorder {
     REPRISE_RETURN_IF_ERROR(CudaStatus(cudaDeviceSynchronize(), "synchronising after the capture"));
     REPRISE_ASSIGN_OR_RETURN(const int64_t after, rank_->FreeBytes());
     rank_->AddRecording(before - after);
-    return std::make_unique<GraphExecutable>(rank_, bindings_, std::move(graph), std::move(exec), audit);
+    return std::make_unique<GraphExecutable>(rank_, bindings_, std::move(graph), std::move(exec), before - after,
+                                             audit);
   }
 
   const std::shared_ptr<const Bindings> bindings_;
@@ -143,7 +147,7 @@ class EagerExecutable : public Executable {
  public:
   EagerExecutable(std::shared_ptr<CudaRank> rank, std::shared_ptr<const Bindings> bindings, Schedule schedule)
       : bindings_(bindings), schedule_(std::move(schedule)), walk_(std::move(rank), std::move(bindings)) {}
-  ~EagerExecutable() override { walk_.rank().Wait().IgnoreError(); }
+  ~EagerExecutable() override { walk_.rank().Drain(); }
 
   absl::Status Prepare() {
     const CallerState caller(walk_.rank().device());
@@ -156,8 +160,8 @@ class EagerExecutable : public Executable {
 
   absl::Status Replay() override {
     CudaRank& rank = walk_.rank();
-    REPRISE_RETURN_IF_ERROR(rank.CheckUsable());
     REPRISE_RETURN_IF_ERROR(rank.WaitForGraphs());
+    REPRISE_RETURN_IF_ERROR(rank.Admit());
     const CallerState caller(rank.device(), Keep::kDeviceOnly);
     REPRISE_RETURN_IF_ERROR(Order(rank.launch_stream(), rank.lane_stream(Lane::kCompute), ends_[0]));
     absl::Status status = Enqueue();
@@ -165,6 +169,7 @@ class EagerExecutable : public Executable {
     for (int lane = 0; lane < kNumLanes; ++lane) {
       REPRISE_RETURN_IF_ERROR(Order(rank.lane_stream(static_cast<Lane>(lane)), rank.launch_stream(), ends_[lane]));
     }
+    REPRISE_RETURN_IF_ERROR(rank.Launched(/*is_graph=*/false));
     return status;
   }
 

@@ -124,6 +124,7 @@ struct Facts {
 };
 
 absl::StatusOr<Facts> FactsOf(const LaunchEnvironment& launch, int device) {
+  const CallerState caller(device);
   Facts facts;
   int version = 0;
   REPRISE_RETURN_IF_ERROR(NcclStatus(ncclGetVersion(&version), "asking for NCCL's version"));
@@ -172,7 +173,7 @@ absl::Status CheckFacts(CudaWorld& world, const Facts& facts) {
 
 absl::StatusOr<int> ChooseDevice(const LaunchEnvironment& launch, const CudaWorldOptions& options) {
   const int devices = NumCudaDevices();
-  const int device = options.device >= 0 ? options.device : launch.local_rank;
+  const int device = options.device >= 0 ? options.device : DeviceOf(launch);
   if (devices == 0) {
     return absl::UnavailableError("no CUDA device is usable here; check the driver by nvidia-smi, or use a HostWorld");
   }
@@ -193,24 +194,24 @@ absl::Status CheckParent(ncclComm_t parent, const LaunchEnvironment& launch) {
                                                  launch.size, "; pass a communicator of all ranks, in their order"));
 }
 
+// Each ends with a vote, so that no rank is alone in the next.
 absl::Status MakeCommunicators(CudaWorld& world, ncclComm_t parent) {
   CudaRank& rank = world.rank();
   for (const Lane lane : CudaRank::kCommunicatingLanes) {
-    if (parent != nullptr) {
-      REPRISE_RETURN_IF_ERROR(rank.SplitCommunicator(lane, parent));
-      continue;
-    }
-    ncclUniqueId id = {};
     absl::Status status;
-    if (rank.rank() == 0) status = NcclStatus(ncclGetUniqueId(&id), "making an id for a communicator");
-    REPRISE_ASSIGN_OR_RETURN(const std::vector<std::string> ids,
-                             world.ExchangeBytes({std::string(id.internal, status.ok() ? sizeof(id.internal) : 0)}));
-    REPRISE_RETURN_IF_ERROR(status);
-    if (ids[0].size() != sizeof(id.internal)) {
-      return absl::UnavailableError("rank 0 could not make an id for a communicator; see its own error");
+    if (parent != nullptr) {
+      status = rank.SplitCommunicator(lane, parent);
+    } else {
+      ncclUniqueId id = {};
+      if (rank.rank() == 0) status = NcclStatus(ncclGetUniqueId(&id), "making an id for a communicator");
+      REPRISE_ASSIGN_OR_RETURN(const std::vector<std::string> ids,
+                               world.ExchangeBytes({std::string(id.internal, status.ok() ? sizeof(id.internal) : 0)}));
+      if (ids[0].size() == sizeof(id.internal)) {
+        ids[0].copy(id.internal, sizeof(id.internal));
+        status = rank.NewCommunicator(lane, id);
+      }
     }
-    ids[0].copy(id.internal, sizeof(id.internal));
-    REPRISE_RETURN_IF_ERROR(rank.NewCommunicator(lane, id));
+    REPRISE_RETURN_IF_ERROR(world.Agree(absl::StrCat("making the communicator of lane ", Name(lane)), status, {}));
   }
   return absl::OkStatus();
 }
@@ -228,7 +229,7 @@ absl::Status OpenWorld(CudaWorld& world, const std::shared_ptr<Bootstrap>& boots
   const absl::StatusOr<Facts> facts = open();
   REPRISE_RETURN_IF_ERROR(world.Agree("opening the device", facts.status(), {}));
   REPRISE_RETURN_IF_ERROR(CheckFacts(world, *facts));
-  return world.Agree("making communicators", MakeCommunicators(world, options.parent), {});
+  return MakeCommunicators(world, options.parent);
 }
 
 }  // namespace
@@ -239,6 +240,8 @@ int NumCudaDevices() {
   cudaGetLastError();
   return 0;
 }
+
+int DeviceOf(const LaunchEnvironment& launch) { return NumCudaDevices() == 1 ? 0 : launch.local_rank; }
 
 absl::StatusOr<std::shared_ptr<World>> CreateCudaWorld(const LaunchEnvironment& launch,
                                                        const CudaWorldOptions& options) {

@@ -11,30 +11,26 @@ namespace {
 // The version whose signatures the header declares.
 constexpr unsigned kVersion = CUDA_VERSION;
 
-template <class Function>
-absl::Status Load(const char* name, Function& function) {
+}  // namespace
+
+absl::StatusOr<void*> FindDriverFunction(const char* name) {
   void* address = nullptr;
   cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
   const cudaError_t error = cudaGetDriverEntryPointByVersion(name, &address, kVersion, cudaEnableDefault, &found);
-  if (error == cudaSuccess && found == cudaDriverEntryPointSuccess && address != nullptr) {
-    function = reinterpret_cast<Function>(address);
-    return absl::OkStatus();
-  }
+  if (error == cudaSuccess && found == cudaDriverEntryPointSuccess && address != nullptr) return address;
   cudaGetLastError();
   return absl::UnavailableError(absl::StrCat("the driver has no ", name, " of CUDA ", kVersion / 1000, ".",
                                              kVersion / 10 % 100, "; install a driver for that version or later"));
 }
 
-}  // namespace
-
 absl::StatusOr<DriverApi> LoadDriverApi() {
   DriverApi api;
-  REPRISE_RETURN_IF_ERROR(Load("cuGraphGetNodes", api.graph_get_nodes));
-  REPRISE_RETURN_IF_ERROR(Load("cuGraphGetEdges", api.graph_get_edges));
-  REPRISE_RETURN_IF_ERROR(Load("cuGraphNodeGetDependencies", api.graph_node_get_dependencies));
-  REPRISE_RETURN_IF_ERROR(Load("cuGraphNodeGetType", api.graph_node_get_type));
-  REPRISE_RETURN_IF_ERROR(Load("cuGraphAddDependencies", api.graph_add_dependencies));
-  REPRISE_RETURN_IF_ERROR(Load("cuGraphRemoveDependencies", api.graph_remove_dependencies));
+  REPRISE_RETURN_IF_ERROR(LoadDriverFunction("cuGraphGetNodes", api.graph_get_nodes));
+  REPRISE_RETURN_IF_ERROR(LoadDriverFunction("cuGraphGetEdges", api.graph_get_edges));
+  REPRISE_RETURN_IF_ERROR(LoadDriverFunction("cuGraphNodeGetDependencies", api.graph_node_get_dependencies));
+  REPRISE_RETURN_IF_ERROR(LoadDriverFunction("cuGraphNodeGetType", api.graph_node_get_type));
+  REPRISE_RETURN_IF_ERROR(LoadDriverFunction("cuGraphAddDependencies", api.graph_add_dependencies));
+  REPRISE_RETURN_IF_ERROR(LoadDriverFunction("cuGraphRemoveDependencies", api.graph_remove_dependencies));
   return api;
 }
 

@@ -5,6 +5,7 @@
 
 #include <cuda.h>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 
 namespace reprise::internal {
@@ -20,6 +21,13 @@ struct DriverApi {
 
 // Unavailable, naming the function, where the driver is missing or too old.
 absl::StatusOr<DriverApi> LoadDriverApi();
+absl::StatusOr<void*> FindDriverFunction(const char* name);
+template <class Function>
+absl::Status LoadDriverFunction(const char* name, Function& function) {
+  const absl::StatusOr<void*> address = FindDriverFunction(name);
+  if (address.ok()) function = reinterpret_cast<Function>(*address);
+  return address.status();
+}
 
 absl::Status DriverStatus(CUresult result, const char* what);
 

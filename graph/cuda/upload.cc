@@ -17,22 +17,23 @@ constexpr int64_t kAlignment = 256;  // of sources, for whole transactions
 
 Upload::~Upload() {
   if (memory_ == nullptr) return;
-  rank_->Wait().IgnoreError();
+  if (!rank_->Drain()) return;
   const CallerState caller(rank_->device());
   cudaFreeHost(memory_);
 }
 
 absl::Status Upload::Open() {
   if (memory_ != nullptr) return absl::OkStatus();
+  for (Part& part : parts_) {
+    if (part.copied) continue;
+    REPRISE_RETURN_IF_ERROR(
+        CudaStatus(cudaEventCreateWithFlags(part.copied.receive(), cudaEventDisableTiming), "creating an event"));
+  }
   void* memory = nullptr;
   REPRISE_RETURN_IF_ERROR(CudaStatus(cudaHostAlloc(&memory, kParts * kPartBytes, cudaHostAllocDefault),
                                      "taking pinned memory for copies to the device"));
   memory_ = static_cast<std::byte*>(memory);
-  for (int p = 0; p < kParts; ++p) {
-    parts_[p].memory = memory_ + p * kPartBytes;
-    REPRISE_RETURN_IF_ERROR(
-        CudaStatus(cudaEventCreateWithFlags(parts_[p].copied.receive(), cudaEventDisableTiming), "creating an event"));
-  }
+  for (int p = 0; p < kParts; ++p) parts_[p].memory = memory_ + p * kPartBytes;
   return absl::OkStatus();
 }
 

@@ -2,8 +2,6 @@
 // replay_many, errors) are linked into a binary per kind of machine, which names its backends:
 //
 //   INSTANTIATE_TEST_SUITE_P(Host, ConformanceTest, ::testing::Values(Backend{...}), BackendName);
-//
-// A backend that is Unavailable here is skipped, with the reason; any other error of it fails.
 #ifndef REPRISE_TESTS_CONFORMANCE_CONFORMANCE_H_
 #define REPRISE_TESTS_CONFORMANCE_CONFORMANCE_H_
 

@@ -261,6 +261,17 @@ TEST(LaunchEnvironmentTest, TheEnvironmentOfTheProcessIsRead) {
   EXPECT_EQ(launch->size, 3);
 }
 
+TEST(LaunchEnvironmentTest, NcclSettingsAreSortedAndLeaveDebuggingOut) {
+  const char* const variables[] = {"PATH=/bin",      "NCCL_PROTO=LL", "NCCL_DEBUG=INFO",
+                                   "NCCL_ALGO=Ring", "XNCCL_A=1",     nullptr};
+  EXPECT_EQ(internal::NcclSettings(variables), "NCCL_ALGO=Ring NCCL_PROTO=LL");
+  ASSERT_EQ(setenv("NCCL_TEST_ONLY", "7", 1), 0);
+  const absl::StatusOr<LaunchEnvironment> launch = DetectLaunch();
+  unsetenv("NCCL_TEST_ONLY");
+  ASSERT_THAT(launch, IsOk());
+  EXPECT_THAT(launch->nccl_settings, HasSubstr("NCCL_TEST_ONLY=7"));
+}
+
 TEST(SlurmListsTest, FirstHost) {
   EXPECT_EQ(FirstSlurmHost("node7"), "node7");
   EXPECT_EQ(FirstSlurmHost("a.b.c,node7"), "a.b.c");

@@ -1,6 +1,7 @@
 // What goes wrong on one of two ranks is told on both, and neither hangs.
 #include <cuda_runtime_api.h>
 
+#include "graph/cuda/driver_api.h"
 #include "reprise/graph/train_session.h"
 #include "tests/conformance/conformance.h"
 #include "tests/graph/cuda/cuda_testing.h"
@@ -13,6 +14,24 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 constexpr CallId kCall(1);  // "c1"
+
+// Before any test that uses device 0 on both ranks.
+TEST(CudaContextTest, ARankOpensItsOwnDeviceAlone) {
+  decltype(&cuDevicePrimaryCtxGetState) get_state = nullptr;
+  ASSERT_THAT(internal::LoadDriverFunction("cuDevicePrimaryCtxGetState", get_state), IsOk());
+  REPRISE_ASSERT_OK_AND_ASSIGN(const std::shared_ptr<World> world, NewCudaWorld());
+  REPRISE_ASSERT_OK_AND_ASSIGN(const std::shared_ptr<MemoryBlock> block, world->Allocate(MemoryKind::kLocal, 1024));
+  const int own = world->local_ranks()[0];
+  for (int device = 0; device < world->size(); ++device) {
+    unsigned flags = 0;
+    int active = 0;
+    ASSERT_EQ(get_state(device, &flags, &active), CUDA_SUCCESS);
+    EXPECT_EQ(active, device == own ? 1 : 0) << "device " << device << " on rank " << own;
+  }
+  int current = -1;
+  EXPECT_EQ(cudaGetDevice(&current), cudaSuccess);
+  EXPECT_EQ(current, 0) << "the caller's, who never set one";
+}
 
 class CudaErrorsTest : public ::testing::Test {
  protected:
@@ -92,22 +111,37 @@ TEST(CudaErrorsDeviceTest, ADeviceThatDoesNotExistIsNamedOnBoth) {
                        HasSubstr("device 99")));
 }
 
+TEST(CudaErrorsDeviceTest, DifferentNcclSettingsAreNamedOnBoth) {
+  REPRISE_ASSERT_OK_AND_ASSIGN(LaunchEnvironment launch, DetectLaunch());
+  if (launch.rank == 1) launch.nccl_settings = "NCCL_ALGO=Tree";
+  CudaWorldOptions options;
+  options.deadline = kTestDeadline;
+  EXPECT_THAT(CreateCudaWorld(launch, options),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       AllOf(HasSubstr("NCCL settings"), HasSubstr("NCCL_ALGO=Tree"), HasSubstr("rank 0 has"))));
+}
+
 TEST(CudaErrorsDeviceTest, ARankThatNeverReplaysIsReportedAtTheDeadline) {
   REPRISE_ASSERT_OK_AND_ASSIGN(const LaunchEnvironment launch, DetectLaunch());
   CudaWorldOptions options;
   options.deadline = absl::Seconds(5);
-  REPRISE_ASSERT_OK_AND_ASSIGN(const std::shared_ptr<World> world, CreateCudaWorld(launch, options));
+  REPRISE_ASSERT_OK_AND_ASSIGN(std::shared_ptr<World> world, CreateCudaWorld(launch, options));
   const Classifier classifier = MakeClassifier(2, DType::kBFloat16);
   REPRISE_ASSERT_OK_AND_ASSIGN(const Plan plan, PlanTraining(classifier.model, world->size(), {}));
-  REPRISE_ASSERT_OK_AND_ASSIGN(const std::unique_ptr<PlanRunner> runner,
+  REPRISE_ASSERT_OK_AND_ASSIGN(std::unique_ptr<PlanRunner> runner,
                                PlanRunner::Create(world, plan, classifier.compute, ClassifierParameter));
   ASSERT_THAT(runner->RunStep(1, ClassifierInput), IsOk());
   ASSERT_THAT(world->Synchronize(), IsOk());
   if (launch.rank == 0) {
-    ASSERT_THAT(runner->RunStep(1, ClassifierInput), IsOk());
+    // A queue of them: each must leave the device, or destroying the world would wait for ever.
+    for (int i = 0; i < 20; ++i) ASSERT_THAT(runner->Replay(plan.first), IsOk());
     EXPECT_THAT(world->Synchronize(), StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("5s")));
     EXPECT_THAT(runner->Replay(plan.first), StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("5s")))
         << "the first error is kept";
+    const absl::Time start = absl::Now();
+    runner.reset();
+    world.reset();
+    EXPECT_LT(absl::Now() - start, absl::Seconds(10));
   } else {
     absl::SleepFor(absl::Seconds(8));
   }

@@ -18,7 +18,7 @@
 namespace reprise {
 
 struct CudaWorldOptions {
-  int device = -1;                // CUDA ordinal; -1: the rank's number on its host
+  int device = -1;                // CUDA ordinal; -1: DeviceOf(launch)
   cudaStream_t stream = nullptr;  // every launch and copy goes here; null: a new non-blocking stream
   ncclComm_t parent = nullptr;    // if set, of the same ranks: split into the world's communicators, then left alone
   // For every wait on other ranks: joining, votes, and replays that do not end. Positive.
@@ -30,7 +30,7 @@ struct CudaWorldOptions {
 //
 // Errors, on every rank that can be told: Unavailable without a device or if a rank does not appear or goes away;
 // DeadlineExceeded; FailedPrecondition, naming both sides, if ranks share a device or differ in NCCL's version or
-// settings, or if the calling thread is capturing; InvalidArgument for options out of range.
+// settings, or if `stream` is being captured; InvalidArgument for options out of range.
 //
 // Device memory beyond what is asked for: see World::memory(). Replay returns once the graph is launched. A rank that
 // dies makes the waits of the others end with Unavailable; the world is then of no further use.
@@ -39,6 +39,8 @@ absl::StatusOr<std::shared_ptr<World>> CreateCudaWorld(const LaunchEnvironment& 
 
 // How many devices this process can use; 0 without a driver.
 int NumCudaDevices();
+// The device of a rank: the one with its number on its host, or the only one that its launcher lets it see.
+int DeviceOf(const LaunchEnvironment& launch);
 
 // The stream of a compute function that runs on a device. Only if !stream.is_host().
 inline cudaStream_t CudaStream(Stream stream) { return static_cast<cudaStream_t>(stream.device_stream()); }
