@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "reprise/graph/host_world.h"
+#include "tests/testing/sanitizers.h"
 #include "tests/testing/status_matchers.h"
 
 namespace reprise {
@@ -173,7 +174,7 @@ TEST(HostWorldTest, RefusesMemoryThatThereIsNot) {
   REPRISE_ASSERT_OK_AND_ASSIGN(const std::shared_ptr<World> world, CreateHostWorld({}));
   EXPECT_EQ(world->Allocate(MemoryKind::kLocal, 0).value()->address(0), nullptr);
   EXPECT_THAT(world->Allocate(MemoryKind::kLocal, -1), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("-1")));
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+#ifndef REPRISE_SANITIZED
   EXPECT_THAT(world->Allocate(MemoryKind::kLocal, int64_t{1} << 60),
               StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("1152921504606846976 bytes of rank 0")));
 #endif

@@ -10,6 +10,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/testing/sanitizers.h"
 
 namespace reprise::kernels {
 namespace {
@@ -58,7 +59,7 @@ TEST(ParallelForTest, ServesSeveralThreadsAtOnce) {
 }
 
 // Sanitizers need memory of their own for what is forbidden here.
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+#ifndef REPRISE_SANITIZED
 TEST(ParallelForDeathTest, GoesOnWithoutThreads) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");  // a new process, whose pool is not made yet
   const auto run = [] {
