@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "reprise/core/compute.h"
 #include "reprise/core/control_block.h"
 #include "reprise/core/dtype.h"
@@ -96,6 +97,10 @@ class DeviceKernels {
   virtual absl::Status CrossEntropyBackward(int64_t rows, int64_t classes, const float* dloss, DeviceInput logits,
                                             const int32_t* labels, DeviceOutput dlogits) = 0;
   virtual absl::Status Gemm(const DeviceGemm& gemm) = 0;
+  // A product that is assigned, and GELU, in one kernel; false, with nothing enqueued, where there is none that does
+  // both. GemmGelu: h = the product, gemm.c = GeluTanh(h). GemmGeluBackward: gemm.c = the product times gelu'(h).
+  virtual absl::StatusOr<bool> GemmGelu(const DeviceGemm& gemm, DeviceOutput h) = 0;
+  virtual absl::StatusOr<bool> GemmGeluBackward(const DeviceGemm& gemm, DeviceInput h) = 0;
 
   // Commands of a schedule.
   virtual absl::Status Pack(const PackArguments& arguments) = 0;

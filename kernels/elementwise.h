@@ -10,7 +10,7 @@
 
 namespace reprise::kernels {
 
-// out = or += body of `a`: body(a, values, count) on blocks of floats, which writes `values`.
+// out = or += body of `a`: body(a, values, count) on blocks of floats, which writes `values`. out may be an input.
 template <class T, class G, class Body>
 void MapElements(int64_t count, const T* a, WriteMode mode, G* out, const Body& body) {
   ParallelForRanges(count, kGrain, [&](int64_t begin, int64_t end) {

@@ -8,11 +8,11 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "reprise/core/status_macros.h"
-#include "reprise/kernels/activations.h"
 #include "reprise/kernels/attention.h"
 #include "reprise/kernels/cross_entropy.h"
 #include "reprise/kernels/embedding.h"
 #include "reprise/kernels/linear.h"
+#include "reprise/kernels/linear_gelu.h"
 #include "reprise/kernels/residual.h"
 #include "reprise/kernels/rms_norm.h"
 
@@ -176,26 +176,26 @@ class Builder {
                                       .inputs = {x},
                                       .outputs = {y},
                                       .saved = {x, norm, hidden, active},
-                                      .scratch_bytes = Bytes(width) + 2 * Bytes(4 * width)})] = {
+                                      .scratch_bytes = Bytes(width) + Bytes(4 * width)})] = {
         [=, rows = rows_](ComputeContext& c) {
           const Stream s = c.stream();
           const TensorView<float> update = Scratch(c).Take(rows);
           const TensorView<float> n = c.saved<float>(norm), h = c.saved<float>(hidden), a = c.saved<float>(active);
           REPRISE_RETURN_IF_ERROR(kernels::RmsNorm(s, c.input<float>(x), c.parameter<float>(gain), n, kEpsilon));
-          REPRISE_RETURN_IF_ERROR(kernels::Linear(s, n, c.parameter<float>(up), h));
-          REPRISE_RETURN_IF_ERROR(kernels::GeluTanh(s, h, a));
+          REPRISE_RETURN_IF_ERROR(kernels::LinearGelu(s, n, c.parameter<float>(up), h, a));
           REPRISE_RETURN_IF_ERROR(kernels::Linear(s, a, c.parameter<float>(down), update));
           return kernels::Add(s, c.input<float>(x), update, c.output<float>(y));
         },
         [=, rows = rows_, wide = Rows(4 * width)](ComputeContext& c) {
           const Stream s = c.stream();
           Scratch scratch(c);
-          const TensorView<float> dn = scratch.Take(rows), da = scratch.Take(wide), dh = scratch.Take(wide);
+          const TensorView<float> dn = scratch.Take(rows), dh = scratch.Take(wide);
           const TensorView<const float> dy = c.output_gradient<float>(y);
           const Gradient<float> dx = c.input_gradient<float>(x);
           REPRISE_RETURN_IF_ERROR(kernels::LinearBackward(s, dy, c.saved<const float>(active), c.parameter<float>(down),
-                                                          Assign(da), c.parameter_gradient<float>(down)));
-          REPRISE_RETURN_IF_ERROR(kernels::GeluTanhBackward(s, da, c.saved<const float>(hidden), Assign(dh)));
+                                                          Gradient<float>(), c.parameter_gradient<float>(down)));
+          REPRISE_RETURN_IF_ERROR(
+              kernels::GeluLinearBackward(s, dy, c.saved<const float>(hidden), c.parameter<float>(down), dh));
           REPRISE_RETURN_IF_ERROR(kernels::LinearBackward(s, dh, c.saved<const float>(norm), c.parameter<float>(up),
                                                           Assign(dn), c.parameter_gradient<float>(up)));
           REPRISE_RETURN_IF_ERROR(kernels::RmsNormBackward(s, dn, c.saved<const float>(x), c.parameter<float>(gain),

@@ -119,6 +119,12 @@ class CudaKernels : public DeviceKernels {
         "CrossEntropyBackward");
   }
   absl::Status Gemm(const DeviceGemm& gemm) override { return gemm_->Run(gemm, workspace_, workspace_bytes_, stream_); }
+  absl::StatusOr<bool> GemmGelu(const DeviceGemm& gemm, DeviceOutput h) override {
+    return gemm_->RunWithGelu(gemm, CUBLASLT_EPILOGUE_GELU_AUX, h.data, workspace_, workspace_bytes_, stream_);
+  }
+  absl::StatusOr<bool> GemmGeluBackward(const DeviceGemm& gemm, DeviceInput h) override {
+    return gemm_->RunWithGelu(gemm, CUBLASLT_EPILOGUE_DGELU, h.data, workspace_, workspace_bytes_, stream_);
+  }
 
   absl::Status Pack(const PackArguments& a) override {
     const DeviceInput gradient = {a.gradient_dtype, a.gradient};

@@ -36,18 +36,25 @@ std::string Describe(const DeviceGemm& g) {
   return absl::StrCat("Gemm of m ", g.m, ", n ", g.n, ", k ", g.k, ", ", Name(g.a.dtype), " to ", Name(g.c.dtype));
 }
 
-absl::StatusOr<Product> NewProduct(Transpose transpose_first, Transpose transpose_second) {
+cublasOperation_t OperationOf(Transpose transpose) { return transpose == Transpose::kYes ? CUBLAS_OP_T : CUBLAS_OP_N; }
+
+// Column-major, c^T = b^T a^T, where each transpose is the row-major matrix as it lies; so is h, whose leading
+// dimension is its row's length.
+absl::StatusOr<Product> NewProduct(const DeviceGemm& g, cublasLtEpilogue_t epilogue, const void* h) {
   cublasLtMatmulDesc_t handle;
   REPRISE_RETURN_IF_ERROR(
       CublasStatus(cublasLtMatmulDescCreate(&handle, CUBLAS_COMPUTE_32F, CUDA_R_32F), "cublasLtMatmulDescCreate"));
   Product product(handle);
-  for (const auto& [attribute, transpose] : {std::pair(CUBLASLT_MATMUL_DESC_TRANSA, transpose_first),
-                                             std::pair(CUBLASLT_MATMUL_DESC_TRANSB, transpose_second)}) {
-    const cublasOperation_t operation = transpose == Transpose::kYes ? CUBLAS_OP_T : CUBLAS_OP_N;
-    REPRISE_RETURN_IF_ERROR(
-        CublasStatus(cublasLtMatmulDescSetAttribute(handle, attribute, &operation, sizeof(operation)),
-                     "cublasLtMatmulDescSetAttribute"));
-  }
+  const auto set = [&](cublasLtMatmulDescAttributes_t attribute, auto value) {
+    return CublasStatus(cublasLtMatmulDescSetAttribute(handle, attribute, &value, sizeof(value)),
+                        "cublasLtMatmulDescSetAttribute");
+  };
+  REPRISE_RETURN_IF_ERROR(set(CUBLASLT_MATMUL_DESC_TRANSA, OperationOf(g.transpose_b)));
+  REPRISE_RETURN_IF_ERROR(set(CUBLASLT_MATMUL_DESC_TRANSB, OperationOf(g.transpose_a)));
+  if (epilogue == CUBLASLT_EPILOGUE_DEFAULT) return product;
+  REPRISE_RETURN_IF_ERROR(set(CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue));
+  REPRISE_RETURN_IF_ERROR(set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, h));
+  REPRISE_RETURN_IF_ERROR(set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, g.n));
   return product;
 }
 
@@ -104,8 +111,24 @@ absl::Status CudaGemm::Run(const DeviceGemm& g, void* workspace, int64_t workspa
     const size_t bytes = static_cast<size_t>(g.m * g.n * SizeOf(g.c.dtype));
     return CudaStatus(cudaMemsetAsync(g.c.data, 0, bytes, stream), Describe(g));
   }
-  // Column-major, c^T = b^T a^T, where each transpose is the row-major matrix as it lies.
-  REPRISE_ASSIGN_OR_RETURN(const Product product, NewProduct(g.transpose_b, g.transpose_a));
+  REPRISE_ASSIGN_OR_RETURN(const bool done, Enqueue(g, {}, workspace, workspace_bytes, stream));
+  if (done) return absl::OkStatus();
+  return absl::InternalError(absl::StrCat(Describe(g), ": cuBLASLt has no algorithm within ", workspace_bytes,
+                                          " bytes of workspace; align the operands to 16 bytes"));
+}
+
+absl::StatusOr<bool> CudaGemm::RunWithGelu(const DeviceGemm& g, cublasLtEpilogue_t gelu, const void* h, void* workspace,
+                                           int64_t workspace_bytes, cudaStream_t stream) {
+  if (g.m == 0 || g.n == 0 || g.k == 0) return false;
+  // What cuBLASLt asks of h.
+  if (g.n % 8 != 0 || AlignmentOf(h) < 16) return false;
+  return Enqueue(g, {gelu, h}, workspace, workspace_bytes, stream);
+}
+
+absl::StatusOr<bool> CudaGemm::Enqueue(const DeviceGemm& g, const Epilogue& epilogue, void* workspace,
+                                       int64_t workspace_bytes, cudaStream_t stream) {
+  const bool add = g.c.mode == WriteMode::kAdd;
+  REPRISE_ASSIGN_OR_RETURN(const Product product, NewProduct(g, epilogue.kind, epilogue.h));
   const bool a_transposed = g.transpose_a == Transpose::kYes, b_transposed = g.transpose_b == Transpose::kYes;
   REPRISE_ASSIGN_OR_RETURN(const Layout a, NewLayout(g.a.dtype, a_transposed ? g.k : g.m, a_transposed ? g.m : g.k));
   REPRISE_ASSIGN_OR_RETURN(const Layout b, NewLayout(g.b.dtype, b_transposed ? g.n : g.k, b_transposed ? g.k : g.n));
@@ -122,27 +145,30 @@ absl::Status CudaGemm::Run(const DeviceGemm& g, void* workspace, int64_t workspa
                    AlignmentOf(g.a.data),
                    AlignmentOf(g.b.data),
                    AlignmentOf(g.c.data),
-                   workspace_bytes};
+                   workspace_bytes,
+                   epilogue.kind,
+                   AlignmentOf(epilogue.h)};
   auto algorithm = algorithms_.find(key);
   if (algorithm == algorithms_.end()) {
     REPRISE_ASSIGN_OR_RETURN(const Preference preference, NewPreference(g, workspace_bytes));
     cublasLtMatmulHeuristicResult_t result = {};
     int count = 0;
-    REPRISE_RETURN_IF_ERROR(CublasStatus(
+    const cublasStatus_t status =
         cublasLtMatmulAlgoGetHeuristic(handle_, product.get(), b.get(), a.get(), c.get(), c.get(), preference.get(),
-                                       /*requestedAlgoCount=*/1, &result, &count),
-        absl::StrCat(Describe(g), ": cublasLtMatmulAlgoGetHeuristic")));
-    if (count == 0 || result.state != CUBLAS_STATUS_SUCCESS) {
-      return absl::InternalError(absl::StrCat(Describe(g), ": cuBLASLt has no algorithm within ", workspace_bytes,
-                                              " bytes of workspace; align the operands to 16 bytes"));
+                                       /*requestedAlgoCount=*/1, &result, &count);
+    if (status != CUBLAS_STATUS_NOT_SUPPORTED) {
+      REPRISE_RETURN_IF_ERROR(CublasStatus(status, absl::StrCat(Describe(g), ": cublasLtMatmulAlgoGetHeuristic")));
     }
-    algorithm = algorithms_.emplace(key, result.algo).first;
+    const bool found = status == CUBLAS_STATUS_SUCCESS && count > 0 && result.state == CUBLAS_STATUS_SUCCESS;
+    algorithm = algorithms_.emplace(key, found ? std::optional(result.algo) : std::nullopt).first;
   }
+  if (!algorithm->second.has_value()) return false;
   const float alpha = 1.0f, beta = add ? 1.0f : 0.0f;
-  return CublasStatus(
+  REPRISE_RETURN_IF_ERROR(CublasStatus(
       cublasLtMatmul(handle_, product.get(), &alpha, g.b.data, b.get(), g.a.data, a.get(), &beta, g.c.data, c.get(),
-                     g.c.data, c.get(), &algorithm->second, workspace, static_cast<size_t>(workspace_bytes), stream),
-      Describe(g));
+                     g.c.data, c.get(), &*algorithm->second, workspace, static_cast<size_t>(workspace_bytes), stream),
+      Describe(g)));
+  return true;
 }
 
 }  // namespace reprise::kernels

@@ -20,7 +20,8 @@ __device__ inline int64_t Modulo(int64_t a, int64_t b) {
 }
 
 // out = or += function(a, b), element by element. N elements make a pack; all addresses are those of packs. b repeats
-// after b_packs packs.
+// after b_packs packs. out may be a, or a b that does not repeat: a thread reads its elements before it writes them,
+// and nobody else reads them.
 template <int N, Second kSecond, class A, class Out, class Function>
 __global__ void __launch_bounds__(kMapThreads)
     MapKernel(int64_t count, const A* a, const A* b, int64_t b_packs, Out* out, bool add, Function function) {

@@ -1,6 +1,7 @@
 #include "reprise/kernels/gemm.h"
 
 #include "reprise/kernels/linear.h"
+#include "reprise/kernels/linear_gelu.h"
 #include "tests/kernels/kernel_testing.h"
 
 namespace reprise::kernels {
@@ -76,6 +77,63 @@ TYPED_TEST(GemmTest, LinearBackwardIsTheGradient) {
     });
     ExpectGradient<G>([&](const Values& v) { return loss(x.values(), v); }, w.values(), dw, SumError(m));
   }
+}
+
+const Extents kGeluExtents[] = {{1, 1, 1}, {6, 7, 5},  {0, 5, 3},    {5, 0, 3},
+                                {4, 3, 0}, {8, 16, 8}, {63, 17, 33}, {96, 64, 33}};
+
+TYPED_TEST(GemmTest, LinearGeluKeepsWhatGeluReads) {
+  using T = typename TypeParam::Activation;
+  for (const auto& [m, n, k] : kGeluExtents) {
+    const Tensor<T> x = Random<T>({m, k}, 1), w = Random<T>({n, k}, 2, 2);
+    Tensor<T> h({m, n}), y({m, n});
+    ASSERT_EQ(LinearGelu(HostStream(), x.input(), w.input(), h.view(), y.view()), absl::OkStatus());
+    const Values want = Product(m, n, k, x.values(), false, w.values(), true);
+    const double error = SumError(k, 2), largest = Largest(want) + error;
+    ExpectNear<T>(want, h.values(), error);
+    ExpectNear<T>(Map(want, GeluReference), y.values(),
+                  GeluError(largest) + kGeluSlope * (error + Epsilon<T>() * largest));
+  }
+}
+
+TYPED_TEST(GemmTest, GeluLinearBackwardIsTheGradient) {
+  using T = typename TypeParam::Activation;
+  for (const auto& [m, n, k] : kGeluExtents) {
+    const Tensor<T> h = Random<T>({m, k}, 1, 4), w = Random<T>({n, k}, 2), dy = Random<T>({m, n}, 3);
+    Tensor<T> dh({m, k});
+    ASSERT_EQ(GeluLinearBackward(HostStream(), dy.input(), h.input(), w.input(), dh.view()), absl::OkStatus());
+    const double error = SumError(n);
+    const double largest = Largest(Product(m, k, n, dy.values(), false, w.values(), false)) + error;
+    ExpectGradient<T>(
+        [&, m = m, n = n, k = k](const Values& v) {
+          return Dot(Product(m, n, k, Map(v, GeluReference), false, w.values(), true), dy.values());
+        },
+        h.values(), dh.values(), GeluError(4) * largest + kGeluSlope * (error + Epsilon<T>() * largest));
+  }
+}
+
+TEST(LinearGeluTest, ActsOnTheLastDimension) {
+  Tensor<float> x = Random<float>({2, 3, 5}, 1), w = Random<float>({7, 5}, 2), dy = Random<float>({2, 3, 5}, 3);
+  Tensor<float> h({2, 3, 7}), y({2, 3, 7}), dh({2, 3, 7}), h_only({2, 3, 7});
+  const Tensor<float> down = Random<float>({5, 7}, 4);
+  ASSERT_EQ(LinearGelu(HostStream(), x.input(), w.input(), h.view(), y.view()), absl::OkStatus());
+  ASSERT_EQ(Linear(HostStream(), x.input(), w.input(), h_only.view()), absl::OkStatus());
+  EXPECT_EQ(h.data, h_only.data);
+  ASSERT_EQ(GeluLinearBackward(HostStream(), dy.input(), h.input(), down.input(), dh.view()), absl::OkStatus());
+}
+
+TEST(LinearGeluTest, RefusesShapesThatDoNotFitNamingBothNumbers) {
+  Tensor<float> x({2, 3}), w({5, 3}), h({2, 5}), wide({2, 6}), dy({2, 7}), down({7, 5}), x4({2, 4});
+  const Stream s = HostStream();
+  ExpectInvalid(LinearGelu(s, x4.view(), w.view(), h.view(), h.view()),
+                {"LinearGelu", "columns of x: 4", "columns of w: 3"});
+  ExpectInvalid(LinearGelu(s, x.view(), w.view(), wide.view(), h.view()), {"columns of h: 6", "rows of w: 5"});
+  ExpectInvalid(LinearGelu(s, x.view(), w.view(), h.view(), wide.view()), {"y: [2,6]", "h: [2,5]"});
+  ExpectInvalid(LinearGelu(s, x.view(), w.view(), TensorView<float>(), h.view()), {"h is empty"});
+  ExpectInvalid(GeluLinearBackward(s, dy.view(), wide.view(), down.view(), wide.view()),
+                {"GeluLinearBackward", "columns of h: 6", "columns of w: 5"});
+  ExpectInvalid(GeluLinearBackward(s, x.view(), h.view(), down.view(), h.view()), {"columns of dy: 3", "rows of w: 7"});
+  ExpectInvalid(GeluLinearBackward(s, dy.view(), h.view(), down.view(), wide.view()), {"dh: [2,6]", "h: [2,5]"});
 }
 
 TEST(LinearTest, RefusesShapesThatDoNotFitNamingBothNumbers) {

@@ -131,6 +131,25 @@ inline double Dot(const Values& a, const Values& b) {
   return sum;
 }
 
+inline double GeluReference(double x) {
+  return 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
+}
+// Error of GELU and its slope on values up to `largest`: of the exponential and the few operations around it.
+inline double GeluError(double largest) { return 8 * largest * 0x1p-23; }
+// The largest slope of GELU is below this.
+inline constexpr double kGeluSlope = 1.13;
+
+inline Values Map(const Values& x, double (*function)(double)) {
+  Values y(x.size());
+  std::transform(x.begin(), x.end(), y.begin(), function);
+  return y;
+}
+inline double Largest(const Values& values) {
+  double largest = 0;
+  for (double v : values) largest = std::max(largest, std::abs(v));
+  return largest;
+}
+
 inline void ExpectInvalid(const absl::Status& status, const std::vector<std::string>& words) {
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
   for (const std::string& word : words) {

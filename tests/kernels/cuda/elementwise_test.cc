@@ -88,20 +88,17 @@ TYPED_TEST(CudaActivationTest, AddAndItsBackwardEqualTheHostBitForBit) {
   }
 }
 
-// Relative error of the exponential and the few operations around it, on values up to 8.
-constexpr double kGeluError = 8 * 8 * 0x1p-23;
-
 TYPED_TEST(CudaActivationTest, GeluTanh) {
   using T = TypeParam;
   for (const int64_t count : Counts()) {
     const Tensor<T> values = Random<T>({count}, 1, 8);
     Twin forward(absl::StrCat("GeluTanh of ", count));
-    const Operand x = forward.Input(values), y = forward.Output<T>({count}, WriteMode::kAssign, kGeluError);
+    const Operand x = forward.Input(values), y = forward.Output<T>({count}, WriteMode::kAssign, GeluError(8));
     forward.Run([&](Stream s, const Memory& m) { return GeluTanh(s, m.view<T>(x), m.view<T>(y)); });
     ForEachMode([&](WriteMode mode) {
       Twin backward(Label<T>("GeluTanhBackward", count, mode));
       const Operand dy = backward.Input(Random<T>({count}, 2)), x = backward.Input(values);
-      const Operand dx = backward.Output<T>({count}, mode, kGeluError);
+      const Operand dx = backward.Output<T>({count}, mode, GeluError(8));
       backward.Run([&](Stream s, const Memory& m) {
         return GeluTanhBackward(s, m.view<T>(dy), m.view<T>(x), m.gradient<T>(dx, mode));
       });

@@ -2,6 +2,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "reprise/kernels/linear.h"
+#include "reprise/kernels/linear_gelu.h"
+#include "tests/kernels/cuda/device.h"
 #include "tests/kernels/cuda/twin.h"
 
 namespace reprise::kernels {
@@ -67,6 +69,106 @@ TYPED_TEST(CudaGemmTest, LinearAndItsGradients) {
       return status;
     });
   }
+}
+
+template <class T>
+class CudaLinearGeluTest : public ::testing::Test {};
+using ActivationDtypes = testing::Types<float, BFloat16>;
+TYPED_TEST_SUITE(CudaLinearGeluTest, ActivationDtypes);
+
+// Of both ways, GELU in the product's kernel and after it: the sums are short, so that an error of GELU shows, or long.
+const Extents kGeluExtents[] = {{1, 1, 1},    {0, 5, 3},       {5, 0, 3},      {4, 3, 0},        {8, 8, 8},
+                                {15, 11, 7},  {128, 256, 16},  {63, 65, 33},   {300, 96, 601},   {7, 1000, 64},
+                                {96, 300, 8}, {256, 1024, 24}, {64, 128, 256}, {512, 384, 1024}, {33, 1000, 2048}};
+
+// What GELU or its slope of a product makes of the product's error, and of its rounding to T before.
+template <class T>
+double AfterProduct(double sum_error, double largest) {
+  return kGeluSlope * (sum_error + Epsilon<T>() * (largest + sum_error));
+}
+
+template <class T>
+Values HostProduct(Tensor<T> a, Tensor<T> b, Transpose transpose_b, Shape shape) {
+  Tensor<T> c(std::move(shape));
+  EXPECT_EQ((Gemm<T, T>(HostStream(), a.view(), Transpose::kNo, b.view(), transpose_b, WriteMode::kAssign, c.view())),
+            absl::OkStatus());
+  return c.values();
+}
+
+TYPED_TEST(CudaLinearGeluTest, Forward) {
+  using T = TypeParam;
+  for (const auto& [m, n, k] : kGeluExtents) {
+    // h is as large for every k.
+    const auto bound = static_cast<float>(8 / std::sqrt(std::max<int64_t>(1, k)));
+    const Tensor<T> x_values = Random<T>({m, k}, 1), w_values = Random<T>({n, k}, 2, bound);
+    const double largest = Largest(HostProduct<T>(x_values, w_values, Transpose::kYes, {m, n}));
+    const double error = SumError(k, bound);
+    Twin twin(absl::StrCat("LinearGelu of ", m, " x ", k, " to ", n, ", ", std::string(Name(DTypeOf<T>::value))));
+    const Operand x = twin.Input(x_values), w = twin.Input(w_values);
+    const Operand y =
+        twin.Output<T>({m, n}, WriteMode::kAssign, GeluError(largest + error) + AfterProduct<T>(error, largest));
+    const Operand h = twin.Output<T>({m, n}, WriteMode::kAssign, error);
+    twin.AllowPlacementToMatter().Run([&](Stream s, const Memory& memory) {
+      return LinearGelu(s, memory.view<T>(x), memory.view<T>(w), memory.view<T>(h), memory.view<T>(y));
+    });
+  }
+}
+
+TYPED_TEST(CudaLinearGeluTest, Backward) {
+  using T = TypeParam;
+  for (const auto& [m, k, n] : kGeluExtents) {  // the columns of h are the aligned ones
+    const Tensor<T> dy_values = Random<T>({m, n}, 1), w_values = Random<T>({n, k}, 2);
+    const double largest = Largest(HostProduct<T>(dy_values, w_values, Transpose::kNo, {m, k}));
+    const double error = SumError(n);
+    Twin twin(
+        absl::StrCat("GeluLinearBackward of ", m, " x ", n, " to ", k, ", ", std::string(Name(DTypeOf<T>::value))));
+    const Operand dy = twin.Input(dy_values), w = twin.Input(w_values);
+    const Operand dh =
+        twin.Output<T>({m, k}, WriteMode::kAssign, GeluError(4) * (largest + error) + AfterProduct<T>(error, largest));
+    const Operand h = twin.Input(Random<T>({m, k}, 3, 4));
+    twin.AllowPlacementToMatter().Run([&](Stream s, const Memory& memory) {
+      return GeluLinearBackward(s, memory.view<T>(dy), memory.view<T>(h), memory.view<T>(w), memory.view<T>(dh));
+    });
+  }
+}
+
+// Otherwise the tests above could pass without one product that has GELU in its kernel.
+TEST(CudaGemmGeluTest, CublasLtTakesGeluWhereRowsAndAddressesAreAligned) {
+  Device& device = Device::Get();
+  constexpr DType kDtype = DType::kBFloat16;
+  constexpr int64_t kExtent = 512, kBytes = kExtent * kExtent * int64_t{sizeof(BFloat16)};
+  std::byte* const memory = device.memory(4 * kBytes + sizeof(BFloat16));
+  DeviceGemm gemm = {.m = kExtent,
+                     .n = kExtent,
+                     .k = kExtent,
+                     .a = {kDtype, memory},
+                     .b = {kDtype, memory + kBytes},
+                     .c = {kDtype, memory + 2 * kBytes}};
+  std::byte* h = memory + 3 * kBytes;
+  const auto expect = [&](bool want) {
+    DeviceKernels& kernels = device.stream().device_kernels();
+    for (const bool backward : {false, true}) {
+      gemm.transpose_b = backward ? Transpose::kNo : Transpose::kYes;
+      bool fused = !want;
+      const absl::Status status = device.Run([&] {
+        const absl::StatusOr<bool> done =
+            backward ? kernels.GemmGeluBackward(gemm, {kDtype, h}) : kernels.GemmGelu(gemm, {kDtype, h});
+        if (done.ok()) fused = *done;
+        return done.status();
+      });
+      EXPECT_EQ(status, absl::OkStatus());
+      EXPECT_EQ(fused, want) << (backward ? "backward" : "forward");
+    }
+  };
+  expect(true);
+  h += sizeof(BFloat16);
+  expect(false);
+  h -= sizeof(BFloat16);
+  gemm.n = kExtent - 1;
+  expect(false);
+  gemm.n = kExtent;
+  gemm.k = 0;
+  expect(false);
 }
 
 }  // namespace
