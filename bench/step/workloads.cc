@@ -5,6 +5,7 @@
 #include "reprise/kernels/activations.h"
 #include "reprise/kernels/cross_entropy.h"
 #include "reprise/kernels/linear.h"
+#include "reprise/kernels/linear_gelu.h"
 
 namespace reprise::bench {
 namespace {
@@ -52,17 +53,17 @@ Compute LinearRelu(ParameterId w, TensorId x, TensorId y) {
 Compute Mlp(ParameterId up, ParameterId down, TensorId x, TensorId sum, TensorId active, TensorId y) {
   return {[=](ComputeContext& c) {
             const TensorView<T> h = c.saved<T>(sum), a = c.saved<T>(active);
-            REPRISE_RETURN_IF_ERROR(kernels::Linear<T>(c.stream(), c.input<T>(x), c.parameter<T>(up), h));
-            REPRISE_RETURN_IF_ERROR(kernels::GeluTanh<T>(c.stream(), h, a));
+            REPRISE_RETURN_IF_ERROR(kernels::LinearGelu<T>(c.stream(), c.input<T>(x), c.parameter<T>(up), h, a));
             return kernels::Linear<T>(c.stream(), a, c.parameter<T>(down), c.output<T>(y));
           },
           [=](ComputeContext& c) {
             const TensorView<const T> h = c.saved<const T>(sum);
             const TensorView<T> dh = ScratchLike(c, h.shape);
             REPRISE_RETURN_IF_ERROR(
+                kernels::GeluLinearBackward<T>(c.stream(), c.output_gradient<T>(y), h, c.parameter<T>(down), dh));
+            REPRISE_RETURN_IF_ERROR(
                 (kernels::LinearBackward<T, T>(c.stream(), c.output_gradient<T>(y), c.saved<const T>(active),
-                                               c.parameter<T>(down), Assigned(dh), c.parameter_gradient<T>(down))));
-            REPRISE_RETURN_IF_ERROR(kernels::GeluTanhBackward<T>(c.stream(), dh, h, Assigned(dh)));
+                                               c.parameter<T>(down), {}, c.parameter_gradient<T>(down))));
             return kernels::LinearBackward<T, T>(c.stream(), dh, c.saved<const T>(x), c.parameter<T>(up),
                                                  c.input_gradient<T>(x), c.parameter_gradient<T>(up));
           }};

@@ -30,7 +30,13 @@ TEST(CudaContextTest, ARankOpensItsOwnDeviceAlone) {
   }
   int current = -1;
   EXPECT_EQ(cudaGetDevice(&current), cudaSuccess);
-  EXPECT_EQ(current, 0) << "the caller's, who never set one";
+  EXPECT_EQ(current, own) << "of a thread that never used a device";
+  if (own == 0) return;
+  ASSERT_EQ(cudaSetDevice(0), cudaSuccess);
+  EXPECT_THAT(world->Synchronize(), IsOk());
+  EXPECT_EQ(cudaGetDevice(&current), cudaSuccess);
+  EXPECT_EQ(current, 0) << "the caller's choice stays";
+  ASSERT_EQ(cudaSetDevice(own), cudaSuccess);
 }
 
 class CudaErrorsTest : public ::testing::Test {
