@@ -263,7 +263,7 @@ absl::Status SessionCore::Keep(absl::Status status) {
 absl::Status SessionCore::Launch(int schedule) {
   last_replay_ = ++arena_->replays;
   launched_ += plan().schedules[schedule].microbatches;
-  const absl::Status status = Keep(executables_[schedule]->Replay());
+  absl::Status status = Keep(executables_[schedule]->Replay());
   if (!status.ok()) world().TellFailure(status);
   return status;
 }
