@@ -56,10 +56,11 @@ absl::Status ZeroBlock(World& world, const std::shared_ptr<MemoryBlock>& block) 
 
 absl::StatusOr<std::shared_ptr<Arena>> AllocateArena(World& world, const std::array<int64_t, kNumStorages>& num_bytes) {
   auto arena = std::make_shared<Arena>();
-  REPRISE_ASSIGN_OR_RETURN(arena->communicating, world.Allocate(MemoryKind::kCommunicating,
-                                                                num_bytes[static_cast<int>(Storage::kCommunicating)]));
-  REPRISE_ASSIGN_OR_RETURN(arena->local,
-                           world.Allocate(MemoryKind::kLocal, num_bytes[static_cast<int>(Storage::kLocal)]));
+  const auto allocate = [&](Storage storage) {
+    return world.Allocate(MemoryKindOf(storage), num_bytes[static_cast<int>(storage)]);
+  };
+  REPRISE_ASSIGN_OR_RETURN(arena->communicating, allocate(Storage::kCommunicating));
+  REPRISE_ASSIGN_OR_RETURN(arena->local, allocate(Storage::kLocal));
   return arena;
 }
 
@@ -92,11 +93,10 @@ absl::Status SessionCore::TakeMemory() {
   block(Storage::kMasters) = parameters().memory(Storage::kMasters);
   block(Storage::kCommunicating) = arena_->communicating;
   block(Storage::kLocal) = arena_->local;
-  REPRISE_ASSIGN_OR_RETURN(block(Storage::kSession),
-                           world().Allocate(MemoryKind::kLocal, memory.num_bytes[static_cast<int>(Storage::kSession)]));
-  REPRISE_ASSIGN_OR_RETURN(
-      block(Storage::kHostVisible),
-      world().Allocate(MemoryKind::kHostVisible, memory.num_bytes[static_cast<int>(Storage::kHostVisible)]));
+  for (const Storage storage : {Storage::kSession, Storage::kHostVisible}) {
+    REPRISE_ASSIGN_OR_RETURN(block(storage),
+                             world().Allocate(MemoryKindOf(storage), memory.num_bytes[static_cast<int>(storage)]));
+  }
   for (int s = 0; s < kNumStorages; ++s) {
     if (blocks_[s] == nullptr) continue;
     int64_t& total = IsTransient(static_cast<Storage>(s)) ? capture_.transient_bytes : capture_.persistent_bytes;

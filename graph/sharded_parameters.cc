@@ -48,17 +48,17 @@ absl::StatusOr<std::shared_ptr<ShardedParameters>> ShardedParameters::Create(std
   std::shared_ptr<ShardedParameters> result(new ShardedParameters());
   REPRISE_ASSIGN_OR_RETURN(result->layout_, LayOut(model, world->size()));
   internal::ParameterBuffers plan = internal::PlanParameterBuffers(model, result->layout_, master);
-  const auto allocate = [&](MemoryKind kind, Storage storage) -> absl::StatusOr<std::shared_ptr<MemoryBlock>> {
+  const auto allocate = [&](Storage storage) -> absl::StatusOr<std::shared_ptr<MemoryBlock>> {
     const int64_t num_bytes = plan.num_bytes[static_cast<int>(storage)];
-    REPRISE_ASSIGN_OR_RETURN(std::shared_ptr<MemoryBlock> block, world->Allocate(kind, num_bytes));
+    REPRISE_ASSIGN_OR_RETURN(std::shared_ptr<MemoryBlock> block, world->Allocate(MemoryKindOf(storage), num_bytes));
     for (size_t local = 0; local < world->local_ranks().size() && num_bytes > 0; ++local) {
       const int index = static_cast<int>(local);
       REPRISE_RETURN_IF_ERROR(world->FillBytes(index, block->address(index), 0, num_bytes));
     }
     return block;
   };
-  REPRISE_ASSIGN_OR_RETURN(result->weights_, allocate(MemoryKind::kCommunicating, Storage::kWeights));
-  REPRISE_ASSIGN_OR_RETURN(result->masters_, allocate(MemoryKind::kLocal, Storage::kMasters));
+  REPRISE_ASSIGN_OR_RETURN(result->weights_, allocate(Storage::kWeights));
+  REPRISE_ASSIGN_OR_RETURN(result->masters_, allocate(Storage::kMasters));
   result->world_ = std::move(world);
   result->model_ = model;
   for (const Parameter& parameter : model.parameters()) {

@@ -106,6 +106,22 @@ absl::Status Judge(absl::string_view phase, const std::vector<Vote>& votes) {
 
 }  // namespace
 
+MemoryKind MemoryKindOf(Storage storage) {
+  switch (storage) {
+    case Storage::kWeights:
+    case Storage::kCommunicating:
+      return MemoryKind::kCommunicating;
+    case Storage::kHostVisible:
+      return MemoryKind::kHostVisible;
+    case Storage::kMasters:
+    case Storage::kSession:
+    case Storage::kLocal:
+    case Storage::kExternal:
+      return MemoryKind::kLocal;
+  }
+  return MemoryKind::kLocal;
+}
+
 absl::StatusOr<double> World::Sum(absl::Span<const double> one_per_local_rank) {
   std::vector<std::string> mine;
   for (const double value : one_per_local_rank) mine.push_back(ToBytes(value));

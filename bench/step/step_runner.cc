@@ -10,22 +10,6 @@
 namespace reprise::bench {
 namespace {
 
-MemoryKind KindOf(Storage storage) {
-  switch (storage) {
-    case Storage::kWeights:
-    case Storage::kCommunicating:
-      return MemoryKind::kCommunicating;
-    case Storage::kHostVisible:
-      return MemoryKind::kHostVisible;
-    case Storage::kMasters:
-    case Storage::kSession:
-    case Storage::kLocal:
-    case Storage::kExternal:
-      return MemoryKind::kLocal;
-  }
-  return MemoryKind::kLocal;
-}
-
 bool Computes(const Command& command) {
   return std::holds_alternative<Begin>(command) || std::holds_alternative<End>(command) ||
          std::holds_alternative<NextMicrobatch>(command) || std::holds_alternative<StageInputs>(command) ||
@@ -74,7 +58,8 @@ absl::Status StepRunner::TakeMemory() {
   const Plan& plan = *bindings_->plan;
   std::array<std::shared_ptr<MemoryBlock>, kNumStorages> blocks;
   for (int s = 0; s < kNumStorages; ++s) {
-    REPRISE_ASSIGN_OR_RETURN(blocks[s], world_->Allocate(KindOf(static_cast<Storage>(s)), plan.memory.num_bytes[s]));
+    REPRISE_ASSIGN_OR_RETURN(blocks[s],
+                             world_->Allocate(MemoryKindOf(static_cast<Storage>(s)), plan.memory.num_bytes[s]));
     bindings_->memory.push_back(blocks[s]);
   }
   for (size_t local = 0; local < bindings_->ranks.size(); ++local) {

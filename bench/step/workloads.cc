@@ -12,20 +12,17 @@ namespace {
 
 using T = BFloat16;
 
-struct Shape4 {
+struct Layers {
   const char* name;
   int units;
   int64_t width, hidden, tokens;  // hidden 0: one Linear per unit
   bool keep_input_gradient;
 };
-constexpr Shape4 kShapes[] = {{"seed4", 4, 16384, 0, 8192, true},
+constexpr Layers kShapes[] = {{"seed4", 4, 16384, 0, 8192, true},
                               {"mlp4", 4, 4096, 16384, 4096, false},
                               {"mlp4s", 4, 1024, 4096, 1024, false},
                               {"tiny", 3, 64, 0, 32, true}};
 
-TensorView<T> ScratchLike(ComputeContext& c, absl::Span<const int64_t> shape) {
-  return {static_cast<T*>(c.scratch()), shape};
-}
 Gradient<T> Assigned(TensorView<T> view) {
   Gradient<T> gradient;
   gradient.data = view.data;
@@ -42,7 +39,7 @@ Compute LinearRelu(ParameterId w, TensorId x, TensorId y) {
           },
           [=](ComputeContext& c) {
             const TensorView<const T> out = c.saved<const T>(y);
-            const TensorView<T> dsum = ScratchLike(c, out.shape);
+            const TensorView<T> dsum = c.scratch<T>(out.shape);
             REPRISE_RETURN_IF_ERROR(kernels::ReluBackward<T>(c.stream(), c.output_gradient<T>(y), out, Assigned(dsum)));
             return kernels::LinearBackward<T, T>(c.stream(), dsum, c.saved<const T>(x), c.parameter<T>(w),
                                                  c.input_gradient<T>(x), c.parameter_gradient<T>(w));
@@ -58,7 +55,7 @@ Compute Mlp(ParameterId up, ParameterId down, TensorId x, TensorId sum, TensorId
           },
           [=](ComputeContext& c) {
             const TensorView<const T> h = c.saved<const T>(sum);
-            const TensorView<T> dh = ScratchLike(c, h.shape);
+            const TensorView<T> dh = c.scratch<T>(h.shape);
             REPRISE_RETURN_IF_ERROR(
                 kernels::GeluLinearBackward<T>(c.stream(), c.output_gradient<T>(y), h, c.parameter<T>(down), dh));
             REPRISE_RETURN_IF_ERROR(
@@ -85,7 +82,7 @@ Compute Loss(TensorId logits, TensorId labels, TensorId loss) {
 
 absl::StatusOr<Workload> MakeWorkload(const std::string& name, bool external) {
   std::string names;
-  for (const Shape4& s : kShapes) {
+  for (const Layers& s : kShapes) {
     absl::StrAppend(&names, names.empty() ? "" : ", ", s.name);
     if (name != s.name) continue;
     Workload workload = {.name = name};

@@ -8,22 +8,6 @@
 namespace reprise::testing {
 namespace {
 
-MemoryKind KindOf(Storage storage) {
-  switch (storage) {
-    case Storage::kWeights:
-    case Storage::kCommunicating:
-      return MemoryKind::kCommunicating;
-    case Storage::kHostVisible:
-      return MemoryKind::kHostVisible;
-    case Storage::kMasters:
-    case Storage::kSession:
-    case Storage::kLocal:
-    case Storage::kExternal:
-      return MemoryKind::kLocal;
-  }
-  return MemoryKind::kLocal;
-}
-
 template <class T>
 void Append(std::string& bytes, T value) {
   bytes.append(reinterpret_cast<const char*>(&value), sizeof(T));
@@ -70,7 +54,7 @@ absl::StatusOr<std::unique_ptr<PlanRunner>> PlanRunner::Create(std::shared_ptr<W
 absl::Status PlanRunner::TakeMemory() {
   for (int s = 0; s < kNumStorages; ++s) {
     const Storage storage = static_cast<Storage>(s);
-    REPRISE_ASSIGN_OR_RETURN(blocks_[s], world_->Allocate(KindOf(storage), plan().memory.num_bytes[s]));
+    REPRISE_ASSIGN_OR_RETURN(blocks_[s], world_->Allocate(MemoryKindOf(storage), plan().memory.num_bytes[s]));
     bindings_->memory.push_back(blocks_[s]);
     for (int local = 0; local < num_local() && !IsTransient(storage); ++local) {
       REPRISE_RETURN_IF_ERROR(world_->FillBytes(local, blocks_[s]->address(local), 0, blocks_[s]->num_bytes()));

@@ -24,6 +24,8 @@ namespace reprise {
 // kCommunicating memory can be the source and target of collectives; kHostVisible can be read by the host while a
 // replay runs.
 enum class MemoryKind : uint8_t { kCommunicating, kLocal, kHostVisible };
+// Of the memory that a plan's storage needs.
+MemoryKind MemoryKindOf(Storage storage);
 
 // Memory of every local rank, equal in size, aligned to kBufferAlignment. Freed with the last owner. Holds anything at
 // first.
