@@ -1,6 +1,8 @@
 #include "reprise/graph/world.h"
 
 #include <algorithm>
+#include <iterator>
+#include <limits>
 #include <cstring>
 #include <type_traits>
 
@@ -147,6 +149,51 @@ absl::Status World::Agree(absl::string_view phase, const absl::Status& mine, con
   REPRISE_RETURN_IF_ERROR(all.status());
   REPRISE_ASSIGN_OR_RETURN(const std::vector<Vote> decoded, Decode(*all));
   return Judge(phase, decoded);
+}
+
+absl::Status World::BeginProfile(const Fingerprint&) {
+  return absl::UnavailableError("this world cannot time its replays");
+}
+
+absl::StatusOr<Timeline> World::EndProfile() { return absl::UnavailableError("this world cannot time its replays"); }
+
+absl::Status World::StartProfile(const Plan& plan) {
+  if (profiles_) return absl::FailedPreconditionError("a profile is open; call StopProfile first");
+  REPRISE_RETURN_IF_ERROR(Synchronize());
+  REPRISE_RETURN_IF_ERROR(BeginProfile(plan.fingerprint));
+  profiles_ = true;
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Timeline> World::StopProfile() {
+  if (!profiles_) return absl::FailedPreconditionError("no profile is open; call StartProfile first");
+  profiles_ = false;
+  absl::StatusOr<Timeline> mine = EndProfile();
+  REPRISE_RETURN_IF_ERROR(Agree("profiling", mine.status(), {}));
+  // One local rank gives the spans of all.
+  std::vector<std::string> texts(local_ranks().size());
+  texts[0] = ToJson(*mine);
+  REPRISE_ASSIGN_OR_RETURN(const std::vector<std::string> all, ExchangeBytes(texts));
+  Timeline timeline;
+  for (const std::string& text : all) {
+    if (text.empty()) continue;
+    REPRISE_ASSIGN_OR_RETURN(Timeline part, TimelineFromJson(text));
+    std::move(part.spans.begin(), part.spans.end(), std::back_inserter(timeline.spans));
+  }
+  std::sort(timeline.spans.begin(), timeline.spans.end(), [](const CommandSpan& a, const CommandSpan& b) {
+    return std::tie(a.rank, a.replay, a.command) < std::tie(b.rank, b.replay, b.command);
+  });
+  double start = std::numeric_limits<double>::infinity();
+  for (const CommandSpan& span : timeline.spans) start = std::min(start, span.start_us);
+  for (CommandSpan& span : timeline.spans) {
+    span.start_us -= start;
+    span.end_us -= start;
+    for (Activity& activity : span.activities) {
+      activity.start_us -= start;
+      activity.end_us -= start;
+    }
+  }
+  return timeline;
 }
 
 }  // namespace reprise

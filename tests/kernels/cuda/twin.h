@@ -6,7 +6,8 @@
 //
 // Run calls the kernel on the host and on the device, and expects of the device: the host's results, within the error
 // of the arithmetic; the same bytes a second time, and from each of two replays of a captured graph; the same bytes
-// wherever the operands lie, at whole vectors or one element past; and no byte written elsewhere.
+// wherever the operands lie, at whole vectors or one element past; and no byte written elsewhere. REPRISE_TEST_MAX_BYTES
+// leaves out cases whose operands are larger, for tools that run a thousand times slower: compute-sanitizer.
 #ifndef REPRISE_TESTS_KERNELS_CUDA_TWIN_H_
 #define REPRISE_TESTS_KERNELS_CUDA_TWIN_H_
 
@@ -115,6 +116,7 @@ class Twin {
   Operand AddBytes(std::vector<std::byte> bytes, Shape shape, DType dtype, int64_t element_bytes, bool output,
                    double error);
   Placement Place(std::string name, const std::function<bool(size_t)>& moved) const;
+  bool IsTooLarge() const;
   std::vector<std::byte> Image(const Placement& placement) const;
   std::vector<std::vector<std::byte>> OnHost(const Call& call) const;
   std::vector<std::vector<std::byte>> OnDevice(const Call& call, const Placement& placement) const;

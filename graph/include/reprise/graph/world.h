@@ -17,6 +17,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "reprise/core/plan.h"
+#include "reprise/core/timeline.h"
 #include "reprise/graph/recorder.h"
 
 namespace reprise {
@@ -79,12 +80,25 @@ class World {
   virtual absl::StatusOr<std::unique_ptr<Recorder>> NewRecorder(Execution execution,
                                                                 std::shared_ptr<const Bindings> bindings) = 0;
 
+  // From now on, until StopProfile, replays of recordings of this plan are timed; they may take longer than others.
+  // Waits. Unavailable where the world cannot, FailedPrecondition while a profile is open.
+  absl::Status StartProfile(const Plan& plan);
+  // (c) Waits. The spans of all ranks. FailedPrecondition if no profile is open.
+  absl::StatusOr<Timeline> StopProfile();
+
   // (c) Sum over ranks, in rank order; every rank gets the same.
   absl::StatusOr<double> Sum(absl::Span<const double> one_per_local_rank);
   // (c) Vote before anything blocks: OK if every rank's status is OK and all fingerprints are equal. Otherwise every
   // rank gets the same FailedPrecondition that names the phase, the ranks and both sides; a rank whose own status is
   // an error gets that.
   absl::Status Agree(absl::string_view phase, const absl::Status& mine, const Fingerprint& fingerprint);
+
+ private:
+  // Of the local ranks. StartProfile and StopProfile alternate. Times are microseconds since some moment that is the
+  // same for all processes of a host.
+  virtual absl::Status BeginProfile(const Fingerprint&);
+  virtual absl::StatusOr<Timeline> EndProfile();
+  bool profiles_ = false;
 };
 
 }  // namespace reprise
