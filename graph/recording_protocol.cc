@@ -70,6 +70,7 @@ absl::Status RecordingProtocol::CheckBegin(const Plan& plan, const Schedule& sch
                   plan.schedules.size(), " schedules of the recorder's plan; record a plan's own schedules");
   }
   schedule_ = &*found;
+  index_ = static_cast<int>(found - plan.schedules.begin());
   state_ = State::kRecording;
   return absl::OkStatus();
 }

@@ -24,6 +24,8 @@ class RecordingProtocol {
   absl::Status Begin(const Plan& plan, const Schedule& schedule);
   absl::Status Record(CommandId id, const ScheduledCommand& command);
   absl::Status Finish();
+  // Index of the schedule begun among the plan's. Only after Begin succeeded.
+  int schedule() const { return index_; }
   // Returns `status`, and keeps it if it is the first error.
   absl::Status Keep(absl::Status status);
 
@@ -34,6 +36,7 @@ class RecordingProtocol {
   enum class State { kNew, kRecording, kFinished };
   State state_ = State::kNew;
   const Schedule* schedule_ = nullptr;  // the plan's own
+  int index_ = 0;
   size_t recorded_ = 0;
   absl::Status status_;
 };

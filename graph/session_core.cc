@@ -210,7 +210,8 @@ absl::Status SessionCore::WarmUp() {
   }
   REPRISE_RETURN_IF_ERROR(world().Synchronize());
   REPRISE_RETURN_IF_ERROR(Reset());
-  return RestoreExternalState(saved);
+  REPRISE_RETURN_IF_ERROR(RestoreExternalState(saved));
+  return world().Synchronize();  // StageToRank does not come after fills
 }
 
 absl::Status SessionCore::Record() {

@@ -1,9 +1,9 @@
 #include "reprise/graph/world.h"
 
 #include <algorithm>
+#include <cstring>
 #include <iterator>
 #include <limits>
-#include <cstring>
 #include <type_traits>
 
 #include "absl/strings/str_cat.h"

@@ -1,9 +1,13 @@
 #include "graph/cuda/captured_graph.h"
 
+#include <algorithm>
+#include <array>
+#include <numeric>
 #include <unordered_set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "graph/cuda/graph_order.h"
 #include "kernels/cuda/cuda_status.h"
 #include "reprise/core/status_macros.h"
 
@@ -140,38 +144,72 @@ absl::Status CapturedGraph::ReplaceProgrammaticEdges(cudaGraph_t graph, const st
   return absl::OkStatus();
 }
 
-absl::StatusOr<GraphAudit> CapturedGraph::Audit(cudaGraph_t graph) const {
+bool CapturedGraph::Count(CUgraphNodeType type, GraphAudit& audit) {
+  switch (type) {
+    case CU_GRAPH_NODE_TYPE_KERNEL:
+      ++audit.kernels;
+      return true;
+    case CU_GRAPH_NODE_TYPE_MEMCPY:
+      ++audit.copies;
+      return true;
+    case CU_GRAPH_NODE_TYPE_MEMSET:
+      ++audit.fills;
+      return true;
+    case CU_GRAPH_NODE_TYPE_BATCH_MEM_OP:
+      ++audit.others;
+      return true;
+    case CU_GRAPH_NODE_TYPE_EMPTY:
+      ++audit.empty;
+      return false;
+    case CU_GRAPH_NODE_TYPE_WAIT_EVENT:
+    case CU_GRAPH_NODE_TYPE_EVENT_RECORD:
+      ++audit.events;
+      return false;
+    default:
+      ++audit.others;
+      return false;
+  }
+}
+
+absl::StatusOr<int64_t> CapturedGraph::Ctas(CUgraphNode kernel) const {
+  CUDA_KERNEL_NODE_PARAMS parameters = {};
+  REPRISE_RETURN_IF_ERROR(
+      DriverStatus(driver_.graph_kernel_node_get_params(kernel, &parameters), "asking for a kernel's grid"));
+  return int64_t{parameters.gridDimX} * parameters.gridDimY * parameters.gridDimZ;
+}
+
+absl::StatusOr<GraphAudit> CapturedGraph::Audit(cudaGraph_t graph, const Schedule& schedule) const {
   GraphAudit audit;
   audit.replaced_edges = replaced_edges_;
   REPRISE_ASSIGN_OR_RETURN(const std::vector<CUgraphNode> nodes, Nodes(graph));
-  for (const CUgraphNode node : nodes) {
+  std::unordered_map<CUgraphNode, int> index;
+  std::vector<CommandId> work(nodes.size());
+  std::array<int64_t, kNumLanes> ctas = {};
+  for (size_t n = 0; n < nodes.size(); ++n) {
+    index[nodes[n]] = static_cast<int>(n);
     CUgraphNodeType type = CU_GRAPH_NODE_TYPE_EMPTY;
-    REPRISE_RETURN_IF_ERROR(DriverStatus(driver_.graph_node_get_type(node, &type), "asking for a node's type"));
-    switch (type) {
-      case CU_GRAPH_NODE_TYPE_KERNEL:
-        ++audit.kernels;
-        break;
-      case CU_GRAPH_NODE_TYPE_MEMCPY:
-        ++audit.copies;
-        break;
-      case CU_GRAPH_NODE_TYPE_MEMSET:
-        ++audit.fills;
-        break;
-      case CU_GRAPH_NODE_TYPE_EMPTY:
-        ++audit.empty;
-        break;
-      case CU_GRAPH_NODE_TYPE_WAIT_EVENT:
-      case CU_GRAPH_NODE_TYPE_EVENT_RECORD:
-        ++audit.events;
-        break;
-      default:
-        ++audit.others;
-        break;
-    }
+    REPRISE_RETURN_IF_ERROR(DriverStatus(driver_.graph_node_get_type(nodes[n], &type), "asking for a node's type"));
+    const CommandId id = commands_.at(nodes[n]);
+    if (Count(type, audit)) work[n] = id;
+    const ScheduledCommand& command = schedule.commands[id.value()];
+    if (type != CU_GRAPH_NODE_TYPE_KERNEL || !IsCollective(command.command)) continue;
+    REPRISE_ASSIGN_OR_RETURN(const int64_t of_kernel, Ctas(nodes[n]));
+    int64_t& of_lane = ctas[static_cast<int>(command.lane)];
+    of_lane = std::max(of_lane, of_kernel);
   }
+  audit.communication_ctas = std::accumulate(ctas.begin(), ctas.end(), int64_t{0});
   REPRISE_ASSIGN_OR_RETURN(const Edges edges, AllEdges(graph));
   audit.edges = static_cast<int64_t>(edges.from.size());
-  return audit;
+  std::vector<GraphEdge> between;
+  for (size_t e = 0; e < edges.from.size(); ++e) between.push_back({index.at(edges.from[e]), index.at(edges.to[e])});
+  const OrderDifference difference = CompareOrder(schedule, work, between);
+  audit.added_orders = difference.added;
+  if (difference.lost == 0) return audit;
+  return absl::InternalError(absl::StrCat("the captured graph lets ", difference.lost,
+                                          " pairs of nodes run in any order that the schedule orders, first of "
+                                          "command #",
+                                          difference.lost_second.value(), " after #", difference.lost_first.value(),
+                                          "; report it, and replay with Execution::kEager"));
 }
 
 }  // namespace reprise::internal

@@ -17,6 +17,9 @@
 
 namespace reprise::internal {
 
+// The command that made each node.
+using NodeCommands = std::unordered_map<CUgraphNode, CommandId>;
+
 class CapturedGraph {
  public:
   explicit CapturedGraph(const DriverApi& driver) : driver_(driver) {}
@@ -29,11 +32,10 @@ class CapturedGraph {
   // After the capture. Replaces programmatic edges into nodes of the commands for which `is_collective` holds: NCCL
   // 2.28.3 to 2.30.4 launches its symmetric kernels so that they may start before what they read is written.
   absl::Status ReplaceProgrammaticEdges(cudaGraph_t graph, const std::vector<bool>& is_collective);
-  // Counts nodes and edges.
-  absl::StatusOr<GraphAudit> Audit(cudaGraph_t graph) const;
+  // Counts nodes and edges. Internal if the graph, of `schedule`, lacks an order that the schedule has.
+  absl::StatusOr<GraphAudit> Audit(cudaGraph_t graph, const Schedule& schedule) const;
 
-  // The command of each node.
-  const std::unordered_map<CUgraphNode, CommandId>& commands() const { return commands_; }
+  const NodeCommands& commands() const { return commands_; }
 
  private:
   struct Edges {
@@ -46,9 +48,12 @@ class CapturedGraph {
   // New nodes that lead to `tails`, which are looked through.
   absl::StatusOr<std::vector<CUgraphNode>> NewAncestors(std::vector<CUgraphNode> tails) const;
   absl::Status CheckKinds(const std::vector<CUgraphNode>& nodes) const;
+  // Adds a node to the audit. True if it does more than order others.
+  static bool Count(CUgraphNodeType type, GraphAudit& audit);
+  absl::StatusOr<int64_t> Ctas(CUgraphNode kernel) const;
 
   const DriverApi& driver_;
-  std::unordered_map<CUgraphNode, CommandId> commands_;
+  NodeCommands commands_;
   int64_t replaced_edges_ = 0;
 };
 

@@ -49,8 +49,12 @@ absl::Status CudaRank::Open(const CudaWorldOptions& options) {
                                        "creating the launch stream"));
     launch_stream_ = own_stream_.get();
   }
-  REPRISE_RETURN_IF_ERROR(
-      CudaStatus(cudaEventCreateWithFlags(waited_for_.receive(), cudaEventDisableTiming), "creating an event"));
+  REPRISE_RETURN_IF_ERROR(CudaStatus(cudaStreamCreateWithFlags(staging_stream_.receive(), cudaStreamNonBlocking),
+                                     "creating the stream of staged copies"));
+  for (EventHandle* event : {&waited_for_, &staged_}) {
+    REPRISE_RETURN_IF_ERROR(
+        CudaStatus(cudaEventCreateWithFlags(event->receive(), cudaEventDisableTiming), "creating an event"));
+  }
   for (EventHandle& end : ends_) {
     REPRISE_RETURN_IF_ERROR(
         CudaStatus(cudaEventCreateWithFlags(end.receive(), cudaEventDisableTiming), "creating an event"));
@@ -90,7 +94,10 @@ CudaRank::~CudaRank() {
     for (void* workspace : workspaces_) cudaFree(workspace);
     if (norm_sums_ != nullptr) cudaFree(norm_sums_);
   }
+  profile_ = nullptr;
   waited_for_ = EventHandle();
+  staged_ = EventHandle();
+  staging_stream_ = StreamHandle();
   for (EventHandle& end : ends_) end = EventHandle();
   own_stream_ = StreamHandle();
 }
@@ -169,8 +176,43 @@ absl::Status CudaRank::CheckUsable() const {
       "first");
 }
 
+absl::Status CudaRank::BeginStaging() {
+  REPRISE_RETURN_IF_ERROR(CheckUsable());
+  is_staging_ = true;
+  // The event of a launch that was waited for may have been recorded anew since, or never.
+  const int64_t before_last = launched_ - 2;
+  if (before_last < finished_) return absl::OkStatus();
+  const CallerState caller(device_, CallerState::Keep::kDeviceOnly);
+  return CudaStatus(cudaStreamWaitEvent(staging_stream(), ends_[before_last % kMaxOutstanding].get()),
+                    "ordering staged copies");
+}
+
+absl::Status CudaRank::EndStaging() {
+  if (!std::exchange(is_staging_, false)) return absl::OkStatus();
+  const CallerState caller(device_, CallerState::Keep::kDeviceOnly);
+  REPRISE_RETURN_IF_ERROR(CudaStatus(cudaEventRecord(staged_.get(), staging_stream()), "ordering staged copies"));
+  return CudaStatus(cudaStreamWaitEvent(launch_stream_, staged_.get()), "ordering staged copies");
+}
+
+absl::Status CudaRank::StartProfile(const Fingerprint& plan) {
+  REPRISE_RETURN_IF_ERROR(Wait());
+  const CallerState caller(device_);
+  REPRISE_ASSIGN_OR_RETURN(profile_, StartDeviceProfile(rank()));
+  profiled_plan_ = plan;
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Timeline> CudaRank::StopProfile() {
+  const absl::Status waited = Wait();
+  const CallerState caller(device_);
+  const std::unique_ptr<DeviceProfile> profile = std::move(profile_);
+  REPRISE_RETURN_IF_ERROR(waited);
+  return profile->Stop();
+}
+
 absl::Status CudaRank::Admit() {
   REPRISE_RETURN_IF_ERROR(CheckUsable());
+  REPRISE_RETURN_IF_ERROR(EndStaging());
   if (launched_ - finished_ < kMaxOutstanding) return absl::OkStatus();
   const CallerState caller(device_);
   REPRISE_RETURN_IF_ERROR(WaitFor(ends_[finished_ % kMaxOutstanding].get()));
@@ -189,6 +231,7 @@ absl::Status CudaRank::Wait() {
   for (; finished_ < launched_; ++finished_) {
     REPRISE_RETURN_IF_ERROR(WaitFor(ends_[finished_ % kMaxOutstanding].get()));
   }
+  REPRISE_RETURN_IF_ERROR(EndStaging());
   REPRISE_RETURN_IF_ERROR(CudaStatus(cudaEventRecord(waited_for_.get(), launch_stream_), "recording an event"));
   REPRISE_RETURN_IF_ERROR(WaitFor(waited_for_.get()));
   graph_launched_ = false;

@@ -17,6 +17,7 @@
 #include "absl/status/statusor.h"
 #include "graph/comm/bootstrap.h"
 #include "graph/cuda/caller_state.h"
+#include "graph/cuda/device_profile.h"
 #include "graph/cuda/driver_api.h"
 #include "graph/cuda/handles.h"
 #include "kernels/device_kernels.h"
@@ -43,6 +44,10 @@ class CudaRank {
   const DriverApi& driver() const { return driver_; }
 
   cudaStream_t launch_stream() const { return launch_stream_; }
+  // Copies here run beside the last launch. The next launch and every wait come after them.
+  cudaStream_t staging_stream() const { return staging_stream_.get(); }
+  // What is enqueued there from now on comes after all launches but the last.
+  absl::Status BeginStaging();
   // Where commands of a lane are enqueued: blocking streams, so that a call on the legacy stream while one is captured
   // is an error and not lost.
   cudaStream_t lane_stream(Lane lane) const { return lanes_[static_cast<int>(lane)].stream.get(); }
@@ -67,6 +72,15 @@ class CudaRank {
   // For destructors: waits as long as that makes sense. False if the device may still use what was launched: its memory
   // must then be left to it.
   bool Drain();
+
+  // ---- profiles ----
+  // Waits, and times replays of the plan with this fingerprint until StopProfile, which waits too.
+  absl::Status StartProfile(const Fingerprint& plan);
+  absl::StatusOr<Timeline> StopProfile();
+  // Null if replays of the plan are not timed.
+  DeviceProfile* ProfileOf(const Plan& plan) const {
+    return profile_ != nullptr && plan.fingerprint == profiled_plan_ ? profile_.get() : nullptr;
+  }
 
   // ---- device memory, in bytes ----
   absl::StatusOr<int64_t> FreeBytes() const;
@@ -94,6 +108,8 @@ class CudaRank {
   // One look at whether waiting still makes sense.
   absl::Status CheckPeers(absl::Duration waited) const;
   void Fail(const absl::Status& status);
+  // What the launch stream runs from now on comes after what was staged.
+  absl::Status EndStaging();
 
   const int device_;
   const absl::Duration deadline_;
@@ -101,6 +117,9 @@ class CudaRank {
   DriverApi driver_;
   StreamHandle own_stream_;
   cudaStream_t launch_stream_ = nullptr;
+  StreamHandle staging_stream_;
+  EventHandle staged_;
+  bool is_staging_ = false;
   std::array<LaneParts, kNumLanes> lanes_;
   std::vector<void*> workspaces_;
   double* norm_sums_ = nullptr;
@@ -116,6 +135,8 @@ class CudaRank {
   bool lost_ = false;  // the device did not come to an end after a failure
   MemoryUse use_;
   int64_t free_at_start_ = 0;
+  std::unique_ptr<DeviceProfile> profile_;
+  Fingerprint profiled_plan_;
 };
 
 }  // namespace reprise::internal

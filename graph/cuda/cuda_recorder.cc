@@ -1,8 +1,12 @@
 #include "graph/cuda/cuda_recorder.h"
 
+#include <nvtx3/nvToolsExt.h>
+
+#include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "graph/command_error.h"
 #include "graph/cuda/captured_graph.h"
 #include "graph/cuda/cuda_collectives.h"
@@ -25,17 +29,21 @@ bool IsCompute(const Command& command) {
 
 class GraphExecutable : public Executable {
  public:
-  GraphExecutable(std::shared_ptr<CudaRank> rank, std::shared_ptr<const Bindings> bindings, GraphHandle graph,
-                  GraphExecHandle exec, int64_t num_bytes, const GraphAudit& audit)
+  GraphExecutable(std::shared_ptr<CudaRank> rank, std::shared_ptr<const Bindings> bindings, int schedule,
+                  GraphHandle graph, NodeCommands commands, GraphExecHandle exec, int64_t num_bytes,
+                  const GraphAudit& audit)
       : rank_(std::move(rank)),
         bindings_(std::move(bindings)),
+        schedule_(schedule),
         graph_(std::move(graph)),
+        commands_(std::move(commands)),
         exec_(std::move(exec)),
         num_bytes_(num_bytes),
         audit_(audit) {}
   ~GraphExecutable() override {
     rank_->Drain();
     const CallerState caller(rank_->device());
+    timed_exec_ = GraphExecHandle();
     exec_ = GraphExecHandle();
     graph_ = GraphHandle();
     rank_->AddRecording(-num_bytes_);
@@ -44,16 +52,37 @@ class GraphExecutable : public Executable {
   absl::Status Replay() override {
     REPRISE_RETURN_IF_ERROR(rank_->Admit());
     const CallerState caller(rank_->device(), Keep::kDeviceOnly);
-    REPRISE_RETURN_IF_ERROR(CudaStatus(cudaGraphLaunch(exec_.get(), rank_->launch_stream()), "launching a graph"));
+    DeviceProfile* const profile = rank_->ProfileOf(*bindings_->plan);
+    if (profile != nullptr) {
+      REPRISE_RETURN_IF_ERROR(LaunchTimed(*profile));
+    } else {
+      REPRISE_RETURN_IF_ERROR(CudaStatus(cudaGraphLaunch(exec_.get(), rank_->launch_stream()), "launching a graph"));
+    }
     return rank_->Launched(/*is_graph=*/true);
   }
   GraphAudit audit() const override { return audit_; }
 
  private:
+  absl::Status LaunchTimed(DeviceProfile& profile) {
+    if (timed_by_ != profile.number()) {
+      REPRISE_ASSIGN_OR_RETURN(timed_exec_, profile.Instantiate(graph_.get(), commands_));
+      timed_by_ = profile.number();
+    }
+    profile.BeginReplay(schedule_);
+    profile.BeginLaunch(CommandId());
+    const cudaError_t error = cudaGraphLaunch(timed_exec_.get(), rank_->launch_stream());
+    profile.EndLaunch();
+    return CudaStatus(error, "launching a graph");
+  }
+
   const std::shared_ptr<CudaRank> rank_;
   const std::shared_ptr<const Bindings> bindings_;  // keeps what the graph touches
+  const int schedule_;
   GraphHandle graph_;
+  const NodeCommands commands_;
   GraphExecHandle exec_;
+  GraphExecHandle timed_exec_;  // of the last profile
+  int64_t timed_by_ = -1;
   const int64_t num_bytes_;  // that it took
   const GraphAudit audit_;
 };
@@ -117,7 +146,9 @@ class CaptureRecorder : public Recorder {
 
   absl::StatusOr<std::unique_ptr<Executable>> Instantiate(GraphHandle graph) {
     REPRISE_RETURN_IF_ERROR(captured_.ReplaceProgrammaticEdges(graph.get(), is_collective_));
-    REPRISE_ASSIGN_OR_RETURN(const GraphAudit audit, captured_.Audit(graph.get()));
+    const Schedule& schedule = bindings_->plan->schedules[protocol_.schedule()];
+    REPRISE_ASSIGN_OR_RETURN(const GraphAudit audit, captured_.Audit(graph.get(), schedule));
+    REPRISE_RETURN_IF_ERROR(CheckCollectivesFit(audit));
     REPRISE_ASSIGN_OR_RETURN(const int64_t before, rank_->FreeBytes());
     GraphExecHandle exec;
     REPRISE_RETURN_IF_ERROR(
@@ -128,8 +159,19 @@ class CaptureRecorder : public Recorder {
     REPRISE_RETURN_IF_ERROR(CudaStatus(cudaDeviceSynchronize(), "synchronising after the capture"));
     REPRISE_ASSIGN_OR_RETURN(const int64_t after, rank_->FreeBytes());
     rank_->AddRecording(before - after);
-    return std::make_unique<GraphExecutable>(rank_, bindings_, std::move(graph), std::move(exec), before - after,
-                                             audit);
+    return std::make_unique<GraphExecutable>(rank_, bindings_, protocol_.schedule(), std::move(graph),
+                                             captured_.commands(), std::move(exec), before - after, audit);
+  }
+
+  absl::Status CheckCollectivesFit(const GraphAudit& audit) const {
+    int processors = 0;
+    REPRISE_RETURN_IF_ERROR(
+        CudaStatus(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, rank_->device()),
+                   "asking for the number of multiprocessors"));
+    if (audit.communication_ctas <= processors) return absl::OkStatus();
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "collectives that may run at once take ", audit.communication_ctas, " thread blocks, but the device has ",
+        processors, " multiprocessors, so that they could wait for each other forever; lower NCCL_MAX_CTAS"));
   }
 
   const std::shared_ptr<const Bindings> bindings_;
@@ -145,8 +187,8 @@ class CaptureRecorder : public Recorder {
 
 class EagerExecutable : public Executable {
  public:
-  EagerExecutable(std::shared_ptr<CudaRank> rank, std::shared_ptr<const Bindings> bindings, Schedule schedule)
-      : bindings_(bindings), schedule_(std::move(schedule)), walk_(std::move(rank), std::move(bindings)) {}
+  EagerExecutable(std::shared_ptr<CudaRank> rank, std::shared_ptr<const Bindings> bindings, int schedule)
+      : bindings_(bindings), index_(schedule), walk_(std::move(rank), std::move(bindings)) {}
   ~EagerExecutable() override { walk_.rank().Drain(); }
 
   absl::Status Prepare() {
@@ -155,7 +197,10 @@ class EagerExecutable : public Executable {
       REPRISE_RETURN_IF_ERROR(
           CudaStatus(cudaEventCreateWithFlags(event.receive(), cudaEventDisableTiming), "creating an event"));
     }
-    return walk_.Prepare(schedule_);
+    for (const ScheduledCommand& command : schedule().commands) {
+      names_.push_back(Describe(*bindings_->plan, command.command));
+    }
+    return walk_.Prepare(schedule());
   }
 
   absl::Status Replay() override {
@@ -180,16 +225,26 @@ class EagerExecutable : public Executable {
   }
 
   absl::Status Enqueue() const {
-    for (size_t c = 0; c < schedule_.commands.size(); ++c) {
+    DeviceProfile* const profile = walk_.rank().ProfileOf(*bindings_->plan);
+    if (profile != nullptr) profile->BeginReplay(index_);
+    for (size_t c = 0; c < schedule().commands.size(); ++c) {
       const CommandId id(static_cast<int64_t>(c));
-      const ScheduledCommand& command = schedule_.commands[c];
-      REPRISE_RETURN_IF_ERROR(AtCommand(*bindings_->plan, id, command.command, walk_.Enqueue(id, command)));
+      const ScheduledCommand& command = schedule().commands[c];
+      nvtxRangePushA(names_[c].c_str());
+      if (profile != nullptr) profile->BeginLaunch(id);
+      const absl::Status status = walk_.Enqueue(id, command);
+      if (profile != nullptr) profile->EndLaunch();
+      nvtxRangePop();
+      REPRISE_RETURN_IF_ERROR(AtCommand(*bindings_->plan, id, command.command, status));
     }
     return absl::OkStatus();
   }
 
+  const Schedule& schedule() const { return bindings_->plan->schedules[index_]; }
+
   const std::shared_ptr<const Bindings> bindings_;
-  const Schedule schedule_;
+  const int index_;                 // of the schedule
+  std::vector<std::string> names_;  // of the commands
   LaneWalk walk_;
   std::array<EventHandle, kNumLanes> ends_;  // of the lanes
 };
@@ -199,15 +254,11 @@ class EagerRecorder : public Recorder {
   EagerRecorder(std::shared_ptr<const Bindings> bindings, std::shared_ptr<CudaRank> rank)
       : bindings_(std::move(bindings)), rank_(std::move(rank)) {}
 
-  absl::Status Begin(const Schedule& schedule) override {
-    REPRISE_RETURN_IF_ERROR(protocol_.Begin(*bindings_->plan, schedule));
-    schedule_ = schedule;
-    return absl::OkStatus();
-  }
+  absl::Status Begin(const Schedule& schedule) override { return protocol_.Begin(*bindings_->plan, schedule); }
   absl::Status Record(CommandId id, const ScheduledCommand& command) override { return protocol_.Record(id, command); }
   absl::StatusOr<std::unique_ptr<Executable>> Finish() override {
     REPRISE_RETURN_IF_ERROR(protocol_.Finish());
-    auto executable = std::make_unique<EagerExecutable>(rank_, bindings_, std::move(schedule_));
+    auto executable = std::make_unique<EagerExecutable>(rank_, bindings_, protocol_.schedule());
     REPRISE_RETURN_IF_ERROR(executable->Prepare());
     return executable;
   }
@@ -215,7 +266,6 @@ class EagerRecorder : public Recorder {
  private:
   const std::shared_ptr<const Bindings> bindings_;
   const std::shared_ptr<CudaRank> rank_;
-  Schedule schedule_;
   RecordingProtocol protocol_;
 };
 

@@ -36,7 +36,8 @@ class CudaWorld : public World {
 
   void Open(std::shared_ptr<CudaRank> rank) {
     rank_ = std::move(rank);
-    upload_ = std::make_unique<internal::Upload>(rank_);
+    upload_ = std::make_unique<internal::Upload>(rank_, rank_->launch_stream());
+    staging_ = std::make_unique<internal::Upload>(rank_, rank_->staging_stream());
   }
   CudaRank& rank() { return *rank_; }
 
@@ -50,6 +51,12 @@ class CudaWorld : public World {
   absl::Status CopyToRank(int local, void* destination, const void* source, int64_t num_bytes) override {
     REPRISE_RETURN_IF_ERROR(CheckAccess(local, num_bytes, destination, source));
     return upload_->Copy(destination, source, num_bytes);
+  }
+
+  absl::Status StageToRank(int local, void* destination, const void* source, int64_t num_bytes) override {
+    REPRISE_RETURN_IF_ERROR(CheckAccess(local, num_bytes, destination, source));
+    REPRISE_RETURN_IF_ERROR(rank_->BeginStaging());
+    return staging_->Copy(destination, source, num_bytes);
   }
 
   absl::Status CopyToHost(int local, void* destination, const void* source, int64_t num_bytes) override {
@@ -98,6 +105,8 @@ class CudaWorld : public World {
 
   absl::Status CheckUsable() const override { return rank_->CheckUsable(); }
   MemoryUse memory() const override { return rank_->memory(); }
+  absl::Status BeginProfile(const Fingerprint& plan) override { return rank_->StartProfile(plan); }
+  absl::StatusOr<Timeline> EndProfile() override { return rank_->StopProfile(); }
 
  private:
   absl::Status CheckAccess(int local, int64_t num_bytes, const void* a, const void* b) const {
@@ -114,7 +123,7 @@ class CudaWorld : public World {
   const std::shared_ptr<Bootstrap> bootstrap_;
   std::vector<int> ranks_;
   std::shared_ptr<CudaRank> rank_;
-  std::unique_ptr<internal::Upload> upload_;
+  std::unique_ptr<internal::Upload> upload_, staging_;
 };
 
 // ---- what must be equal, or different, on all ranks ----

@@ -29,6 +29,7 @@ absl::StatusOr<DriverApi> LoadDriverApi() {
   REPRISE_RETURN_IF_ERROR(LoadDriverFunction("cuGraphGetEdges", api.graph_get_edges));
   REPRISE_RETURN_IF_ERROR(LoadDriverFunction("cuGraphNodeGetDependencies", api.graph_node_get_dependencies));
   REPRISE_RETURN_IF_ERROR(LoadDriverFunction("cuGraphNodeGetType", api.graph_node_get_type));
+  REPRISE_RETURN_IF_ERROR(LoadDriverFunction("cuGraphKernelNodeGetParams", api.graph_kernel_node_get_params));
   REPRISE_RETURN_IF_ERROR(LoadDriverFunction("cuGraphAddDependencies", api.graph_add_dependencies));
   REPRISE_RETURN_IF_ERROR(LoadDriverFunction("cuGraphRemoveDependencies", api.graph_remove_dependencies));
   return api;

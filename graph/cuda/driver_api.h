@@ -15,6 +15,7 @@ struct DriverApi {
   decltype(&cuGraphGetEdges) graph_get_edges = nullptr;
   decltype(&cuGraphNodeGetDependencies) graph_node_get_dependencies = nullptr;
   decltype(&cuGraphNodeGetType) graph_node_get_type = nullptr;
+  decltype(&cuGraphKernelNodeGetParams) graph_kernel_node_get_params = nullptr;
   decltype(&cuGraphAddDependencies) graph_add_dependencies = nullptr;
   decltype(&cuGraphRemoveDependencies) graph_remove_dependencies = nullptr;
 };

@@ -56,12 +56,10 @@ absl::Status Upload::Copy(void* destination, const void* source, int64_t num_byt
     REPRISE_ASSIGN_OR_RETURN(Part* const part, NextPart(bytes));
     std::byte* const pinned = part->memory + part->used;
     std::memcpy(pinned, static_cast<const std::byte*>(source) + done, static_cast<size_t>(bytes));
-    REPRISE_RETURN_IF_ERROR(
-        CudaStatus(cudaMemcpyAsync(static_cast<std::byte*>(destination) + done, pinned, static_cast<size_t>(bytes),
-                                   cudaMemcpyHostToDevice, rank_->launch_stream()),
-                   "copying to the device"));
-    REPRISE_RETURN_IF_ERROR(
-        CudaStatus(cudaEventRecord(part->copied.get(), rank_->launch_stream()), "recording an event"));
+    REPRISE_RETURN_IF_ERROR(CudaStatus(cudaMemcpyAsync(static_cast<std::byte*>(destination) + done, pinned,
+                                                       static_cast<size_t>(bytes), cudaMemcpyHostToDevice, stream_),
+                                       "copying to the device"));
+    REPRISE_RETURN_IF_ERROR(CudaStatus(cudaEventRecord(part->copied.get(), stream_), "recording an event"));
     part->in_flight = true;
     part->used += (bytes + kAlignment - 1) / kAlignment * kAlignment;
     done += bytes;

@@ -14,10 +14,11 @@ namespace reprise::internal {
 
 class Upload {
  public:
-  explicit Upload(std::shared_ptr<CudaRank> rank) : rank_(std::move(rank)) {}
+  // `stream` is one of the rank's.
+  Upload(std::shared_ptr<CudaRank> rank, cudaStream_t stream) : rank_(std::move(rank)), stream_(stream) {}
   ~Upload();
 
-  // Enqueues the copy on the launch stream. `source` may be reused on return.
+  // Enqueues the copy. `source` may be reused on return.
   absl::Status Copy(void* destination, const void* source, int64_t num_bytes);
 
  private:
@@ -37,6 +38,7 @@ class Upload {
   absl::StatusOr<Part*> NextPart(int64_t num_bytes);
 
   const std::shared_ptr<CudaRank> rank_;
+  const cudaStream_t stream_;
   std::byte* memory_ = nullptr;
   std::array<Part, kParts> parts_;
   int current_ = 0;

@@ -1,5 +1,5 @@
 // What every world and execution must do, whatever the machine. The suites (ordering, collectives, accumulation,
-// replay_many, errors) are linked into a binary per kind of machine, which names its backends:
+// profile, replay_many, errors) are linked into a binary per kind of machine, which names its backends:
 //
 //   INSTANTIATE_TEST_SUITE_P(Host, ConformanceTest, ::testing::Values(Backend{...}), BackendName);
 #ifndef REPRISE_TESTS_CONFORMANCE_CONFORMANCE_H_

@@ -41,6 +41,7 @@ class PlanRunner {
   absl::Status BeginStep(int microbatches);
   // Stages the inputs of the next graph's microbatches, then replays one schedule, an index into Plan::schedules.
   absl::Status ReplayGraph(int schedule, const InputValue& inputs);
+  GraphAudit audit(int schedule) const { return executables_[schedule]->audit(); }
   absl::Status Replay(int schedule) { return executables_[schedule]->Replay(); }
   // A whole step, the microbatches numbered from `first_microbatch`.
   absl::Status RunStep(int microbatches, const InputValue& inputs);

@@ -10,7 +10,9 @@
 namespace reprise::internal {
 namespace {
 
+using ::testing::HasSubstr;
 using testing::IsOk;
+using testing::StatusIs;
 
 class CapturedGraphTest : public ::testing::Test {
  protected:
@@ -74,8 +76,12 @@ TEST_F(CapturedGraphTest, ProgrammaticEdgesIntoCollectivesBecomeOrdinary) {
   EXPECT_EQ(ProgrammaticEdges(), 1) << "into other commands they stay";
   ASSERT_THAT(captured.ReplaceProgrammaticEdges(graph_, {false, true}), IsOk());
   EXPECT_EQ(ProgrammaticEdges(), 0);
-  REPRISE_ASSERT_OK_AND_ASSIGN(const GraphAudit audit, captured.Audit(graph_));
-  EXPECT_EQ(audit, (GraphAudit{.kernels = 2, .edges = 1, .replaced_edges = 1}));
+  const Schedule in_order = {.commands = {{Begin{}, Lane::kCompute}, {AllGather{}, Lane::kCompute}}};
+  REPRISE_ASSERT_OK_AND_ASSIGN(GraphAudit audit, captured.Audit(graph_, in_order));
+  EXPECT_EQ(audit, (GraphAudit{.kernels = 2, .edges = 1, .replaced_edges = 1, .communication_ctas = 1}));
+  const Schedule side_by_side = {.commands = {{Begin{}, Lane::kCompute}, {AllGather{}, Lane::kAllGather}}};
+  REPRISE_ASSERT_OK_AND_ASSIGN(audit, captured.Audit(graph_, side_by_side));
+  EXPECT_EQ(audit.added_orders, 1);
 
   cudaGraphExec_t exec = nullptr;
   ASSERT_EQ(cudaGraphInstantiate(&exec, graph_, 0), cudaSuccess);
@@ -85,6 +91,16 @@ TEST_F(CapturedGraphTest, ProgrammaticEdgesIntoCollectivesBecomeOrdinary) {
   ASSERT_EQ(cudaMemcpy(&count, counter_, sizeof(int), cudaMemcpyDeviceToHost), cudaSuccess);
   EXPECT_EQ(count, 2);
   EXPECT_EQ(cudaGraphExecDestroy(exec), cudaSuccess);
+
+  // A graph that lacks an order of its schedule is refused.
+  size_t edges = 1;
+  cudaGraphNode_t from = nullptr, to = nullptr;
+  cudaGraphEdgeData data = {};
+  ASSERT_EQ(cudaGraphGetEdges(graph_, &from, &to, &data, &edges), cudaSuccess);
+  ASSERT_EQ(cudaGraphRemoveDependencies(graph_, &from, &to, &data, 1), cudaSuccess);
+  EXPECT_THAT(captured.Audit(graph_, in_order),
+              StatusIs(absl::StatusCode::kInternal, HasSubstr("command #1 after #0")));
+  EXPECT_THAT(captured.Audit(graph_, side_by_side).status(), IsOk());
 }
 
 }  // namespace

@@ -25,6 +25,11 @@ struct GraphAudit {
   int64_t others = 0;  // nodes: batched memory operations of copy-engine collectives, host functions of a network
   int64_t edges = 0;
   int64_t replaced_edges = 0;  // programmatic edges into collectives, which are ordinary ones now
+  // Pairs of nodes that the graph orders although the schedule leaves their commands concurrent.
+  int64_t added_orders = 0;
+  // Thread blocks of the largest collective of each lane, together. Those that the schedule leaves concurrent wait for
+  // each other across devices, so that they must fit the device at once; otherwise recording is ResourceExhausted.
+  int64_t communication_ctas = 0;
 
   int64_t nodes() const { return kernels + copies + fills + empty + events + others; }
   friend bool operator==(const GraphAudit&, const GraphAudit&) = default;

@@ -60,6 +60,12 @@ class World {
   // on return. CopyToHost waits until the bytes are there. Null is refused unless `num_bytes` is 0.
   virtual absl::Status CopyToRank(int local, void* destination, const void* source, int64_t num_bytes) = 0;
   virtual absl::Status CopyToHost(int local, void* destination, const void* source, int64_t num_bytes) = 0;
+  // The same for memory that the last launch does not use and the next one reads: may run beside the last launch, and
+  // ends before the next one starts. Comes after all earlier launches but not after other copies and fills, which must
+  // not touch `destination`.
+  virtual absl::Status StageToRank(int local, void* destination, const void* source, int64_t num_bytes) {
+    return CopyToRank(local, destination, source, num_bytes);
+  }
   virtual absl::Status FillBytes(int local, void* destination, uint8_t value, int64_t num_bytes) = 0;
   // FailedPrecondition while nothing can be launched: a refusal, after which the same call may succeed later.
   virtual absl::Status CheckUsable() const { return absl::OkStatus(); }
