@@ -1,10 +1,12 @@
 #include "reprise/graph/world.h"
 
 #include <algorithm>
+#include <cstring>
 #include <iterator>
 #include <limits>
-#include <cstring>
+#include <tuple>
 #include <type_traits>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "graph/rank_list.h"
