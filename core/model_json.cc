@@ -1,9 +1,4 @@
 // The model file format, described in core/README.md.
-#include <algorithm>
-#include <cstdint>
-#include <functional>
-#include <initializer_list>
-#include <limits>
 #include <map>
 #include <string>
 #include <utility>
@@ -11,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "core/json_reader.h"
 #include "core/json_text.h"
 #include "core/quoted.h"
 #include "nlohmann/json.hpp"
@@ -20,7 +16,13 @@
 namespace reprise {
 namespace {
 
+using internal::Into;
+using internal::JsonList;
+using internal::JsonMistake;
+using internal::JsonReader;
+using internal::Presence;
 using internal::Quoted;
+using internal::ReadJsonObject;
 using nlohmann::json;
 using nlohmann::ordered_json;
 
@@ -83,112 +85,27 @@ ordered_json ToEntry(const Model& model, const CallSpec& call) {
 
 // ---- reading ----
 
-absl::Status Mistake(const std::string& place, const std::string& what) {
-  return absl::InvalidArgumentError(absl::StrCat(place.empty() ? "model file" : place, ": ", what));
-}
-
-absl::Status WrongType(const json& value, const std::string& place, absl::string_view wanted) {
-  return Mistake(place, absl::StrCat("is of type ", value.type_name(), "; give ", wanted));
-}
-
-// Reads the value that stands at `place`.
-using Reader = std::function<absl::Status(const json& value, const std::string& place)>;
-
-enum class Presence { kRequired, kOptional };
-
-struct Field {
-  const char* key;
-  Presence presence;
-  Reader read;
-};
-
-// Reads the fields in the order given. Keys that are not among them are mistakes.
-absl::Status ReadObject(const json& value, const std::string& place, std::initializer_list<Field> fields) {
-  if (!value.is_object()) return WrongType(value, place, "an object");
-  for (const auto& member : value.items()) {
-    const bool known = std::any_of(fields.begin(), fields.end(), [&](const Field& f) { return f.key == member.key(); });
-    if (known) continue;
-    return Mistake(place, absl::StrCat("unknown key ", Quoted(member.key()), "; the keys are ",
-                                       absl::StrJoin(fields, ", ", [](std::string* out, const Field& field) {
-                                         absl::StrAppend(out, field.key);
-                                       })));
-  }
-  for (const Field& field : fields) {
-    const auto found = value.find(field.key);
-    if (found != value.end()) {
-      REPRISE_RETURN_IF_ERROR(field.read(*found, absl::StrCat(place, place.empty() ? "" : ".", field.key)));
-    } else if (field.presence == Presence::kRequired) {
-      return Mistake(place, absl::StrCat("the key \"", field.key, "\" is missing; add it"));
-    }
-  }
-  return absl::OkStatus();
-}
-
-absl::Status ReadList(const json& value, const std::string& place, const Reader& read_entry) {
-  if (!value.is_array()) return WrongType(value, place, "a list");
-  for (size_t i = 0; i < value.size(); ++i) {
-    REPRISE_RETURN_IF_ERROR(read_entry(value[i], absl::StrCat(place, "[", i, "]")));
-  }
-  return absl::OkStatus();
-}
-
-Reader List(Reader read_entry) {
-  return [read_entry = std::move(read_entry)](const json& value, const std::string& place) {
-    return ReadList(value, place, read_entry);
-  };
-}
-
-Reader Into(std::string* out) {
-  return [out](const json& value, const std::string& place) {
-    if (!value.is_string()) return WrongType(value, place, "a string");
-    *out = value.get_ref<const std::string&>();
-    return absl::OkStatus();
-  };
-}
-
-Reader Into(bool* out) {
-  return [out](const json& value, const std::string& place) {
-    if (!value.is_boolean()) return WrongType(value, place, "true or false");
-    *out = value.get<bool>();
-    return absl::OkStatus();
-  };
-}
-
-Reader Into(int64_t* out) {
-  return [out](const json& value, const std::string& place) {
-    // Integers beyond uint64 arrive as floating-point.
-    const bool fits = value.is_number_integer() &&
-                      (!value.is_number_unsigned() ||
-                       value.get<uint64_t>() <= static_cast<uint64_t>(std::numeric_limits<int64_t>::max()));
-    constexpr char kWanted[] = "an integer that fits 64 bits with sign";
-    if (!fits && value.is_number()) return Mistake(place, absl::StrCat("is ", value.dump(), "; give ", kWanted));
-    if (!fits) return WrongType(value, place, kWanted);
-    *out = value.get<int64_t>();
-    return absl::OkStatus();
-  };
-}
-
-Reader Into(Shape* out) {
-  return List([out](const json& value, const std::string& place) {
+JsonReader Into(Shape* out) {
+  return JsonList([out](const json& value, const std::string& place) {
     out->push_back(0);
-    return Into(&out->back())(value, place);
+    return internal::Into(&out->back())(value, place);
   });
 }
 
 // DType or std::optional<DType>.
 template <class T>
-Reader IntoDType(T* out) {
+JsonReader IntoDType(T* out) {
   return [out](const json& value, const std::string& place) -> absl::Status {
     std::string name;
     REPRISE_RETURN_IF_ERROR(Into(&name)(value, place));
     const absl::StatusOr<DType> dtype = ParseDType(name);
-    if (!dtype.ok()) return Mistake(place, std::string(dtype.status().message()));
+    if (!dtype.ok()) return JsonMistake(place, std::string(dtype.status().message()));
     *out = *dtype;
     return absl::OkStatus();
   };
 }
 
-Reader Into(TensorKind* out) {
+JsonReader Into(TensorKind* out) {
   return [out](const json& value, const std::string& place) -> absl::Status {
     std::string name;
     REPRISE_RETURN_IF_ERROR(Into(&name)(value, place));
@@ -197,8 +114,8 @@ Reader Into(TensorKind* out) {
       *out = kind;
       return absl::OkStatus();
     }
-    return Mistake(place, absl::StrCat("unknown kind ", Quoted(name),
-                                       "; use one of \"input\", \"activation\", \"output\", \"state\""));
+    return JsonMistake(place, absl::StrCat("unknown kind ", Quoted(name),
+                                           "; use one of \"input\", \"activation\", \"output\", \"state\""));
   };
 }
 
@@ -212,25 +129,26 @@ class NameTable {
   absl::Status Add(const std::string& name, Id id, const std::string& place) {
     const auto [entry, added] = ids_.emplace(name, id);
     if (added) return absl::OkStatus();
-    return Mistake(absl::StrCat(place, ".name"),
-                   absl::StrCat(Quoted(name), " is already the name of ", what_, " ", entry->second.value(),
-                                "; names of ", what_, "s must differ"));
+    return JsonMistake(absl::StrCat(place, ".name"),
+                       absl::StrCat(Quoted(name), " is already the name of ", what_, " ", entry->second.value(),
+                                    "; names of ", what_, "s must differ"));
   }
 
-  Reader Into(Id* out) const {
+  JsonReader Into(Id* out) const {
     return [this, out](const json& value, const std::string& place) -> absl::Status {
       std::string name;
-      REPRISE_RETURN_IF_ERROR(reprise::Into(&name)(value, place));
+      REPRISE_RETURN_IF_ERROR(internal::Into(&name)(value, place));
       const auto found = ids_.find(name);
       if (found == ids_.end()) {
-        return Mistake(place, absl::StrCat("there is no ", what_, " ", Quoted(name), "; list it in \"", what_, "s\""));
+        return JsonMistake(place,
+                           absl::StrCat("there is no ", what_, " ", Quoted(name), "; list it in \"", what_, "s\""));
       }
       *out = found->second;
       return absl::OkStatus();
     };
   }
-  Reader Into(std::vector<Id>* out) const {
-    return List([this, out](const json& value, const std::string& place) {
+  JsonReader Into(std::vector<Id>* out) const {
+    return JsonList([this, out](const json& value, const std::string& place) {
       out->emplace_back();
       return Into(&out->back())(value, place);
     });
@@ -246,24 +164,24 @@ class ModelReader {
   absl::StatusOr<Model> Read(const json& value) {
     // In this order: what is named comes before what names it.
     REPRISE_RETURN_IF_ERROR(
-        ReadObject(value, "",
-                   {{"units", Presence::kOptional, EachEntry(&ModelReader::ReadUnit)},
-                    {"parameters", Presence::kOptional, EachEntry(&ModelReader::ReadParameter)},
-                    {"tensors", Presence::kOptional, EachEntry(&ModelReader::ReadTensor)},
-                    {"calls", Presence::kOptional, EachEntry(&ModelReader::ReadCall)},
-                    {"loss", Presence::kOptional,
-                     [this](const json& loss, const std::string& place) { return ReadLoss(loss, place); }}}));
+        ReadJsonObject(value, "",
+                       {{"units", Presence::kOptional, EachEntry(&ModelReader::ReadUnit)},
+                        {"parameters", Presence::kOptional, EachEntry(&ModelReader::ReadParameter)},
+                        {"tensors", Presence::kOptional, EachEntry(&ModelReader::ReadTensor)},
+                        {"calls", Presence::kOptional, EachEntry(&ModelReader::ReadCall)},
+                        {"loss", Presence::kOptional,
+                         [this](const json& loss, const std::string& place) { return ReadLoss(loss, place); }}}));
     return builder_.Build();
   }
 
  private:
-  Reader EachEntry(absl::Status (ModelReader::*read)(const json&, const std::string&)) {
-    return List([this, read](const json& value, const std::string& place) { return (this->*read)(value, place); });
+  JsonReader EachEntry(absl::Status (ModelReader::*read)(const json&, const std::string&)) {
+    return JsonList([this, read](const json& value, const std::string& place) { return (this->*read)(value, place); });
   }
 
   absl::Status ReadUnit(const json& value, const std::string& place) {
     std::string name;
-    REPRISE_RETURN_IF_ERROR(ReadObject(value, place, {{"name", Presence::kRequired, Into(&name)}}));
+    REPRISE_RETURN_IF_ERROR(ReadJsonObject(value, place, {{"name", Presence::kRequired, Into(&name)}}));
     return units_.Add(name, builder_.AddUnit(name), place);
   }
 
@@ -271,14 +189,14 @@ class ModelReader {
     UnitId unit;
     ParameterSpec spec;
     bool allow_unused = false;
-    REPRISE_RETURN_IF_ERROR(ReadObject(value, place,
-                                       {{"unit", Presence::kRequired, units_.Into(&unit)},
-                                        {"name", Presence::kRequired, Into(&spec.name)},
-                                        {"shape", Presence::kOptional, Into(&spec.shape)},
-                                        {"dtype", Presence::kOptional, IntoDType(&spec.dtype)},
-                                        {"trainable", Presence::kOptional, Into(&spec.trainable)},
-                                        {"wire", Presence::kOptional, IntoDType(&spec.wire)},
-                                        {"allow_unused", Presence::kOptional, Into(&allow_unused)}}));
+    REPRISE_RETURN_IF_ERROR(ReadJsonObject(value, place,
+                                           {{"unit", Presence::kRequired, units_.Into(&unit)},
+                                            {"name", Presence::kRequired, Into(&spec.name)},
+                                            {"shape", Presence::kOptional, Into(&spec.shape)},
+                                            {"dtype", Presence::kOptional, IntoDType(&spec.dtype)},
+                                            {"trainable", Presence::kOptional, Into(&spec.trainable)},
+                                            {"wire", Presence::kOptional, IntoDType(&spec.wire)},
+                                            {"allow_unused", Presence::kOptional, Into(&allow_unused)}}));
     const std::string name = spec.name;
     const ParameterId id = builder_.AddParameter(unit, std::move(spec));
     if (allow_unused) builder_.AllowUnused(id);
@@ -289,13 +207,13 @@ class ModelReader {
     TensorSpec spec;
     TensorKind kind = TensorKind::kActivation;
     bool keep_gradient = false;
-    REPRISE_RETURN_IF_ERROR(ReadObject(value, place,
-                                       {{"name", Presence::kRequired, Into(&spec.name)},
-                                        {"kind", Presence::kRequired, Into(&kind)},
-                                        {"shape", Presence::kOptional, Into(&spec.shape)},
-                                        {"dtype", Presence::kOptional, IntoDType(&spec.dtype)},
-                                        {"external", Presence::kOptional, Into(&spec.external)},
-                                        {"keep_gradient", Presence::kOptional, Into(&keep_gradient)}}));
+    REPRISE_RETURN_IF_ERROR(ReadJsonObject(value, place,
+                                           {{"name", Presence::kRequired, Into(&spec.name)},
+                                            {"kind", Presence::kRequired, Into(&kind)},
+                                            {"shape", Presence::kOptional, Into(&spec.shape)},
+                                            {"dtype", Presence::kOptional, IntoDType(&spec.dtype)},
+                                            {"external", Presence::kOptional, Into(&spec.external)},
+                                            {"keep_gradient", Presence::kOptional, Into(&keep_gradient)}}));
     const std::string name = spec.name;
     const TensorId id = AddTensor(kind, std::move(spec));
     if (keep_gradient) builder_.KeepGradient(id);
@@ -319,17 +237,17 @@ class ModelReader {
   absl::Status ReadCall(const json& value, const std::string& place) {
     CallSpec spec;
     REPRISE_RETURN_IF_ERROR(
-        ReadObject(value, place,
-                   {{"name", Presence::kRequired, Into(&spec.name)},
-                    {"units", Presence::kOptional, units_.Into(&spec.units)},
-                    {"parameters", Presence::kOptional, parameters_.Into(&spec.parameters)},
-                    {"inputs", Presence::kOptional, tensors_.Into(&spec.inputs)},
-                    {"outputs", Presence::kOptional, tensors_.Into(&spec.outputs)},
-                    {"saved", Presence::kOptional, tensors_.Into(&spec.saved)},
-                    {"state", Presence::kOptional, tensors_.Into(&spec.state)},
-                    {"forward_only_units", Presence::kOptional, units_.Into(&spec.forward_only_units)},
-                    {"scratch_bytes", Presence::kOptional, Into(&spec.scratch_bytes)},
-                    {"recompute", Presence::kOptional, Into(&spec.recompute)}}));
+        ReadJsonObject(value, place,
+                       {{"name", Presence::kRequired, Into(&spec.name)},
+                        {"units", Presence::kOptional, units_.Into(&spec.units)},
+                        {"parameters", Presence::kOptional, parameters_.Into(&spec.parameters)},
+                        {"inputs", Presence::kOptional, tensors_.Into(&spec.inputs)},
+                        {"outputs", Presence::kOptional, tensors_.Into(&spec.outputs)},
+                        {"saved", Presence::kOptional, tensors_.Into(&spec.saved)},
+                        {"state", Presence::kOptional, tensors_.Into(&spec.state)},
+                        {"forward_only_units", Presence::kOptional, units_.Into(&spec.forward_only_units)},
+                        {"scratch_bytes", Presence::kOptional, Into(&spec.scratch_bytes)},
+                        {"recompute", Presence::kOptional, Into(&spec.recompute)}}));
     const std::string name = spec.name;
     return calls_.Add(name, builder_.AddCall(std::move(spec)), place);
   }

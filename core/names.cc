@@ -1,8 +1,9 @@
-// Words for the enumerations of models, schedules and plans.
+// Words for the enumerations of models, schedules, plans and timelines.
 #include "absl/strings/string_view.h"
 #include "reprise/core/model.h"
 #include "reprise/core/plan.h"
 #include "reprise/core/schedule.h"
+#include "reprise/core/timeline.h"
 
 namespace reprise {
 
@@ -138,6 +139,18 @@ absl::string_view Name(Phase phase) {
       return "forward";
     case Phase::kBackward:
       return "backward";
+  }
+  return "unknown";
+}
+
+absl::string_view Name(ActivityKind kind) {
+  switch (kind) {
+    case ActivityKind::kKernel:
+      return "kernel";
+    case ActivityKind::kCopy:
+      return "copy";
+    case ActivityKind::kFill:
+      return "fill";
   }
   return "unknown";
 }

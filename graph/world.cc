@@ -4,7 +4,9 @@
 #include <cstring>
 #include <iterator>
 #include <limits>
+#include <tuple>
 #include <type_traits>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "graph/rank_list.h"

@@ -146,7 +146,7 @@ TEST(ModelJsonTest, RefusesEveryMistakeByItsPlace) {
       {"\"shape\": [8]", "\"shape\": " + std::string(100000, '[') + std::string(100000, ']'),
        "JSON text: lists and objects are nested deeper than 16"},
       // Keys.
-      {"\"units\": [\n", "\"unit\": [\n", "model file: unknown key \"unit\"; the keys are units, parameters, tensors"},
+      {"\"units\": [\n", "\"unit\": [\n", "JSON text: unknown key \"unit\"; the keys are units, parameters, tensors"},
       {"\"keep_gradient\"", "\"gradient\"", "tensors[1]: unknown key \"gradient\"; the keys are name, kind, shape"},
       {"{\"name\": \"linear\"}", "{\"name\": \"linear\", \"shape\": []}", "units[1]: unknown key \"shape\""},
       {"\"unit\": \"linear\", \"name\": \"bias\"", "\"name\": \"bias\"", "parameters[2]: the key \"unit\" is missing"},

@@ -2,7 +2,7 @@
 //
 // With libFuzzer, from the project's root, in one line each:
 //   clang++ -std=c++20 -O1 -g -fsanitize=fuzzer,address,undefined -Icore/include -I. tests/fuzz/model_json_fuzz.cc
-//     core/{dtype,json_text,layout,model,model_json,model_validation,names,quoted}.cc
+//     core/{dtype,json_reader,json_text,layout,model,model_json,model_validation,names,quoted}.cc
 //     -labsl_status -labsl_statusor -labsl_strings -labsl_base -labsl_throw_delegate -o model_json_fuzz
 //   mkdir -p found && ./model_json_fuzz -max_len=4096 found tests/fuzz/corpus/model_json
 #include <cstddef>

@@ -22,12 +22,12 @@ struct CallFlops {
 // Rates are per second and per rank. The initialisers are of one H200 of two that NVLink connects, see
 // bench/results: what `step_bench` measured there.
 struct CostModel {
-  double flops = 750e12;             // of compute functions
-  double memory_bytes = 4.0e12;      // of pack, accumulate and the optimizer: bytes read and written
-  double gather_bytes = 350e9;       // TransferredBytes of an all-gather
-  double reduce_bytes = 300e9;       // TransferredBytes of a reduction
-  double collective_us = 12;         // that a collective takes however small it is
-  double command_us = 3;             // that every other command with work takes
+  double flops = 750e12;                        // of compute functions
+  double memory_bytes = 4.0e12;                 // of pack, accumulate and the optimizer: bytes read and written
+  double gather_bytes = 350e9;                  // TransferredBytes of an all-gather
+  double reduce_bytes = 300e9;                  // TransferredBytes of a reduction
+  double collective_us = 12;                    // that a collective takes however small it is
+  double command_us = 3;                        // that every other command with work takes
   std::map<std::string, CallFlops> calls = {};  // by name; calls that are missing: EstimateFlops
 };
 

@@ -37,8 +37,8 @@ struct CommunicationSpan {
 
 struct RankOverlap {
   int rank = 0;
-  double duration_us = 0;  // from the first start to the last end of any command
-  double compute_us = 0;   // during which Forward or Backward commands ran
+  double duration_us = 0;       // from the first start to the last end of any command
+  double compute_us = 0;        // during which Forward or Backward commands ran
   double communication_us = 0;  // during which collectives ran
   // During which collectives ran and no compute did; a moment counts once, for the cause listed first.
   std::array<double, kNumExposedCauses> exposed_us = {};
@@ -57,7 +57,8 @@ absl::StatusOr<OverlapReport> AnalyzeOverlap(const Plan& plan, const Timeline& t
 inline constexpr double kOverlappedFraction = 0.9;
 
 // Tables: one line per rank (duration, compute, exposed communication by cause in microseconds and as a percentage of
-// the duration), then one per collective of the first rank (bytes, duration, bytes per second, covered fraction, cause).
+// the duration), then one per collective of the first rank (bytes, duration, bytes per second, covered fraction,
+// cause).
 std::string ToText(const Plan& plan, const OverlapReport& report);
 // The same figures of all ranks.
 std::string ToJson(const Plan& plan, const OverlapReport& report);

@@ -17,6 +17,7 @@ namespace reprise {
 
 // A kernel, copy or fill that a command enqueued; devices only.
 enum class ActivityKind : uint8_t { kKernel, kCopy, kFill };
+absl::string_view Name(ActivityKind kind);  // "kernel"
 struct Activity {
   ActivityKind kind = ActivityKind::kKernel;
   std::string name = {};  // the kernel's; empty for copies and fills
@@ -43,19 +44,20 @@ struct Timeline {
   friend bool operator==(const Timeline&, const Timeline&) = default;
 };
 
-// Bytes that a command moves between ranks, per rank: what an all-gather receives, what a reduce-scatter or an exchange
-// sends; 0 for other commands.
+// Bytes that a command of the plan moves between ranks, per rank: what an all-gather receives from the others, what a
+// reduce-scatter or an exchange sends to them, padding included; 0 for other commands.
 int64_t TransferredBytes(const Plan& plan, const Command& command);
 
-// Chrome's trace format, which Perfetto opens: a process per rank, in it a track per lane with one slice per command and
-// within it one per activity. The name of each slice is the command's as in the plan's text; its arguments say schedule,
-// replay, bytes. `title` names the processes: "measured", "predicted". InvalidArgument if a span is of no command of the
-// plan.
+// Chrome's trace format, which Perfetto opens: a process per rank, in it a track per lane with one slice per command
+// and within it one per activity; activities of a lane that overlap get more tracks. The name of each slice is the
+// command's as in the plan's text; its arguments say schedule, replay, command and, of a collective, bytes. `title`
+// names the processes: "measured", "predicted". InvalidArgument if a span is of no command or rank of the plan, or its
+// times are not in order.
 absl::StatusOr<std::string> ToChromeTrace(const Plan& plan, const Timeline& timeline, absl::string_view title);
 
 // For files and for exchange between ranks: the fields as JSON, in the order of the spans.
 std::string ToJson(const Timeline& timeline);
-// InvalidArgument, saying what is wrong with the text.
+// InvalidArgument, saying where and what is wrong with the text.
 absl::StatusOr<Timeline> TimelineFromJson(absl::string_view json);
 
 }  // namespace reprise
