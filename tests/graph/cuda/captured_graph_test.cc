@@ -76,10 +76,12 @@ TEST_F(CapturedGraphTest, ProgrammaticEdgesIntoCollectivesBecomeOrdinary) {
   EXPECT_EQ(ProgrammaticEdges(), 1) << "into other commands they stay";
   ASSERT_THAT(captured.ReplaceProgrammaticEdges(graph_, {false, true}), IsOk());
   EXPECT_EQ(ProgrammaticEdges(), 0);
-  const Schedule in_order = {.commands = {{Begin{}, Lane::kCompute}, {AllGather{}, Lane::kCompute}}};
+  const Schedule in_order = {.name = "in order",
+                             .commands = {{Begin{}, Lane::kCompute}, {AllGather{}, Lane::kCompute}}};
   REPRISE_ASSERT_OK_AND_ASSIGN(GraphAudit audit, captured.Audit(graph_, in_order));
   EXPECT_EQ(audit, (GraphAudit{.kernels = 2, .edges = 1, .replaced_edges = 1, .communication_ctas = 1}));
-  const Schedule side_by_side = {.commands = {{Begin{}, Lane::kCompute}, {AllGather{}, Lane::kAllGather}}};
+  const Schedule side_by_side = {.name = "side by side",
+                                 .commands = {{Begin{}, Lane::kCompute}, {AllGather{}, Lane::kAllGather}}};
   REPRISE_ASSERT_OK_AND_ASSIGN(audit, captured.Audit(graph_, side_by_side));
   EXPECT_EQ(audit.added_orders, 1);
 
