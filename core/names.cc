@@ -1,6 +1,7 @@
 // Words for the enumerations of models, schedules, plans and timelines.
 #include "absl/strings/string_view.h"
 #include "reprise/core/model.h"
+#include "reprise/core/overlap.h"
 #include "reprise/core/plan.h"
 #include "reprise/core/schedule.h"
 #include "reprise/core/timeline.h"
@@ -151,6 +152,18 @@ absl::string_view Name(ActivityKind kind) {
       return "copy";
     case ActivityKind::kFill:
       return "fill";
+  }
+  return "unknown";
+}
+
+absl::string_view Name(ExposedCause cause) {
+  switch (cause) {
+    case ExposedCause::kFirstGather:
+      return "first_gather";
+    case ExposedCause::kLastReduction:
+      return "last_reduction";
+    case ExposedCause::kOther:
+      return "other";
   }
   return "unknown";
 }

@@ -56,4 +56,16 @@ absl::Status CheckTimeline(const Plan& plan, const Timeline& timeline) {
   return absl::OkStatus();
 }
 
+absl::Status CheckWaits(const Schedule& schedule) {
+  for (size_t c = 0; c < schedule.commands.size(); ++c) {
+    for (const Wait& wait : schedule.commands[c].waits) {
+      if (wait.command.valid() && static_cast<size_t>(wait.command.value()) < c) continue;
+      return absl::InvalidArgumentError(absl::StrCat("command ", c, " of schedule ", schedule.name,
+                                                     " waits for command ", wait.command.value(),
+                                                     ", which is none before it; give a plan that passes Verify"));
+    }
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace reprise::internal

@@ -1,4 +1,4 @@
-// What is asked of a timeline before its figures are used.
+// What is asked of plans and timelines before figures are derived from them.
 #ifndef REPRISE_CORE_TIMELINE_CHECKS_H_
 #define REPRISE_CORE_TIMELINE_CHECKS_H_
 
@@ -15,6 +15,8 @@ inline constexpr double kMaxMicroseconds = 0x1p53;
 absl::Status CheckTimes(double start_us, double end_us);
 // InvalidArgument, naming the span, if one is of no command or rank of the plan, or its times are not in order.
 absl::Status CheckTimeline(const Plan& plan, const Timeline& timeline);
+// InvalidArgument if a wait names no earlier command.
+absl::Status CheckWaits(const Schedule& schedule);
 
 }  // namespace reprise::internal
 

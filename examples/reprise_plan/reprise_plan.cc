@@ -17,11 +17,15 @@
 #include "absl/types/optional.h"
 #include "examples/common/read_file.h"
 #include "examples/reprise_plan/arguments.h"
+#include "examples/reprise_plan/prediction.h"
 #include "examples/reprise_plan/summary.h"
+#include "reprise/core/cost_model.h"
+#include "reprise/core/overlap.h"
 #include "reprise/core/plan.h"
 #include "reprise/core/planner.h"
 #include "reprise/core/stack_model.h"
 #include "reprise/core/status_macros.h"
+#include "reprise/core/timeline.h"
 #include "reprise/core/verifier.h"
 
 using OptionalInt = absl::optional<int>;
@@ -33,7 +37,7 @@ ABSL_FLAG(std::string, param_shape, "16384x16384", "rows x columns of each unit'
 ABSL_FLAG(std::string, dtype, "bf16", "bf16 or f32: of parameters and activations, with --stack");
 ABSL_FLAG(int64_t, tokens, 0, "rows of the activations, with --stack; 0 leaves activations empty");
 ABSL_FLAG(int, world_size, 2, "ranks");
-ABSL_FLAG(int, microbatches, 1, "microbatches of a step, for the counts of summary and json");
+ABSL_FLAG(int, microbatches, 1, "microbatches of a step, for summary, json, timeline and overlap");
 ABSL_FLAG(OptionalInt, prefetch_depth, absl::nullopt, "calls that a gather may run ahead; unset: 1");
 ABSL_FLAG(OptionalInt, weight_slots, absl::nullopt,
           "gathered copies that live at once; unset: 2, or what a call needs");
@@ -47,12 +51,17 @@ ABSL_FLAG(std::string, wire, "bf16", "bf16 or f32: of gradients in a reduction")
 ABSL_FLAG(std::string, master, "f32", "bf16 or f32: of master weights");
 ABSL_FLAG(bool, forward, false, "plan forward only");
 ABSL_FLAG(bool, verify, true, "prove the plan safe before printing it");
-ABSL_FLAG(std::string, format, "summary", "summary, text, json or dot");
+ABSL_FLAG(
+    std::string, format, "summary",
+    "summary, text, json, dot, timeline (the predicted step, for chrome://tracing or Perfetto) or overlap (what of "
+    "its communication compute hides)");
+ABSL_FLAG(std::string, costs, "",
+          "cost model for timeline and overlap: a file of such (JSON), or what step_bench wrote; unset: two H200");
 
 namespace reprise {
 namespace {
 
-constexpr int64_t kMaxModelBytes = int64_t{1} << 28;
+constexpr int64_t kMaxFileBytes = int64_t{1} << 28;
 
 template <class T>
 using Words = std::vector<std::pair<const char*, T>>;
@@ -110,18 +119,23 @@ absl::StatusOr<Shape> ReadShape() {
 }
 
 // An error gets what the flags say in front.
-absl::StatusOr<Model> Named(const std::string& what, absl::StatusOr<Model> model) {
-  if (model.ok()) return model;
-  return absl::Status(model.status().code(), absl::StrCat(what, ": ", std::string(model.status().message())));
+template <class T>
+absl::StatusOr<T> Named(const std::string& what, absl::StatusOr<T> result) {
+  if (result.ok()) return result;
+  return absl::Status(result.status().code(), absl::StrCat(what, ": ", std::string(result.status().message())));
 }
 
-absl::StatusOr<Model> ReadModelFile(const std::string& path) {
-  const absl::StatusOr<std::string> text = examples::ReadFile(path, kMaxModelBytes);
+// What `parse` makes of the file that a flag names.
+template <class T>
+absl::StatusOr<T> ReadNamedFile(const absl::Flag<std::string>& flag, absl::string_view kind,
+                                absl::StatusOr<T> (*parse)(absl::string_view)) {
+  const std::string path = absl::GetFlag(flag);
+  const absl::StatusOr<std::string> text = examples::ReadFile(path, kMaxFileBytes);
   if (!text.ok()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--model: ", std::string(text.status().message()), "; give the path of a model file"));
+    return absl::InvalidArgumentError(absl::StrCat("--", flag.Name(), ": ", std::string(text.status().message()),
+                                                   "; give the path of a ", kind, " file"));
   }
-  return Named(absl::StrCat("--model=", path), Model::FromJson(*text));
+  return Named(absl::StrCat("--", flag.Name(), "=", path), parse(*text));
 }
 
 absl::StatusOr<Model> ReadModel() {
@@ -132,7 +146,7 @@ absl::StatusOr<Model> ReadModel() {
                                                    path.empty() ? "is" : "are",
                                                    " given; give one: --model=FILE.json or --stack=UNITS"));
   }
-  if (!path.empty()) return ReadModelFile(path);
+  if (!path.empty()) return ReadNamedFile<Model>(FLAGS_model, "model", Model::FromJson);
   REPRISE_ASSIGN_OR_RETURN(const Shape shape, ReadShape());
   REPRISE_ASSIGN_OR_RETURN(const DType dtype,
                            Choose<DType>(FLAGS_dtype, {{"bf16", DType::kBFloat16}, {"f32", DType::kFloat32}}));
@@ -143,13 +157,27 @@ absl::StatusOr<Model> ReadModel() {
                StackModel(*units, shape, dtype, absl::GetFlag(FLAGS_tokens)));
 }
 
-enum class Format { kSummary, kText, kJson, kDot };
+// The predicted step, as a trace or as a report.
+absl::StatusOr<std::string> Prediction(const Plan& plan, const PlanSummary& summary, bool trace) {
+  CostModel costs;
+  if (!absl::GetFlag(FLAGS_costs).empty()) {
+    REPRISE_ASSIGN_OR_RETURN(costs, ReadNamedFile<CostModel>(FLAGS_costs, "cost model", CostModelFromJson));
+  }
+  REPRISE_ASSIGN_OR_RETURN(const Timeline timeline, PredictStep(plan, summary, costs));
+  if (trace) return ToChromeTrace(plan, timeline, "predicted");
+  REPRISE_ASSIGN_OR_RETURN(const OverlapReport report, AnalyzeOverlap(plan, timeline));
+  return ToText(plan, report);
+}
+
+enum class Format { kSummary, kText, kJson, kDot, kTimeline, kOverlap };
 
 absl::StatusOr<std::string> Output() {
   REPRISE_ASSIGN_OR_RETURN(const Format format, Choose<Format>(FLAGS_format, {{"summary", Format::kSummary},
                                                                               {"text", Format::kText},
                                                                               {"json", Format::kJson},
-                                                                              {"dot", Format::kDot}}));
+                                                                              {"dot", Format::kDot},
+                                                                              {"timeline", Format::kTimeline},
+                                                                              {"overlap", Format::kOverlap}}));
   REPRISE_ASSIGN_OR_RETURN(const PlanOptions options, ReadOptions());
   REPRISE_ASSIGN_OR_RETURN(const Model model, ReadModel());
   const auto make_plan = absl::GetFlag(FLAGS_forward) ? PlanForward : PlanTraining;
@@ -165,6 +193,9 @@ absl::StatusOr<std::string> Output() {
       return ToJson(plan, summary.microbatches);
     case Format::kDot:
       return ToDot(plan);
+    case Format::kTimeline:
+    case Format::kOverlap:
+      return Prediction(plan, summary, format == Format::kTimeline);
   }
   return absl::InternalError("no format");
 }
@@ -186,7 +217,8 @@ int main(int argc, char** argv) {
       "prints how a model is trained: its schedules, memory and counts.\n\n"
       "  reprise_plan --stack=4 --world_size=2 --microbatches=2\n"
       "  reprise_plan --stack=2 --param_shape=64x64 --tokens=8 --residency=off --format=text\n"
-      "  reprise_plan --model=model.json --format=dot | dot -Tsvg > plan.svg");
+      "  reprise_plan --model=model.json --format=dot | dot -Tsvg > plan.svg\n"
+      "  reprise_plan --stack=4 --tokens=8192 --microbatches=2 --format=overlap");
   const absl::Status status = reprise::Run(argc, argv);
   if (status.ok()) return 0;
   std::cerr << "reprise_plan: " << std::string(status.message()) << "\n";

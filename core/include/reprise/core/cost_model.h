@@ -3,6 +3,7 @@
 #ifndef REPRISE_CORE_COST_MODEL_H_
 #define REPRISE_CORE_COST_MODEL_H_
 
+#include <cstdint>
 #include <map>
 #include <string>
 #include <vector>
@@ -17,32 +18,46 @@ namespace reprise {
 // FLOPs of one execution of a call.
 struct CallFlops {
   double forward = 0, backward = 0;
+  friend bool operator==(const CallFlops&, const CallFlops&) = default;
 };
 
 // Rates are per second and per rank. The initialisers are of one H200 of two that NVLink connects, see
 // bench/results: what `step_bench` measured there.
 struct CostModel {
-  double flops = 750e12;                        // of compute functions
-  double memory_bytes = 4.0e12;                 // of pack, accumulate and the optimizer: bytes read and written
-  double gather_bytes = 350e9;                  // TransferredBytes of an all-gather
-  double reduce_bytes = 300e9;                  // TransferredBytes of a reduction
-  double collective_us = 12;                    // that a collective takes however small it is
-  double command_us = 3;                        // that every other command with work takes
-  std::map<std::string, CallFlops> calls = {};  // by name; calls that are missing: EstimateFlops
+  double flops = 750e12;         // of compute functions
+  double memory_bytes = 4.0e12;  // read and written by all commands that move or combine values
+  double gather_bytes = 350e9;   // TransferredBytes of an all-gather
+  double reduce_bytes = 300e9;   // TransferredBytes of a reduction
+  double collective_us = 12;     // that a collective takes however small it is
+  double command_us = 3;         // that every other command with work takes
+  // By name; calls that are missing: EstimateFlops. Where this gives a phase none, it takes the time to read and write
+  // its buffers.
+  std::map<std::string, CallFlops> calls = {};
+
+  friend bool operator==(const CostModel&, const CostModel&) = default;
 };
 
-// 2 FLOPs forward and 4 backward for each row of the call's first output, or else first input, and each element of the
-// parameters, with at least two dimensions, that it reads; right for linear layers. The rows of a tensor are all its
-// extents but the last.
+// 2 FLOPs forward and 4 backward for each row of a tensor and each element of the parameters that are matrices: right
+// for linear layers. The tensor is the call's first output that is no scalar, or else its first such input; its rows
+// are all its extents but the last. The matrices are the parameters of at least two dimensions that the call names or
+// that are of its `units`; `forward_only_units` are looked up, not multiplied.
 CallFlops EstimateFlops(const Model& model, CallId call);
 
-// One rank's timeline of these schedules, indices into Plan::schedules, one replay after another. InvalidArgument for
-// an index out of range or a rate that is not positive.
+// Most commands of a timeline that is predicted.
+inline constexpr int64_t kMaxPredictedCommands = 1 << 22;
+
+// The timeline of rank 0 for these schedules, indices into Plan::schedules, one replay after another: a command starts
+// when the one before it on its lane and those that it waits for are done. Concurrent commands do not slow each other.
+// Begin and End take no time and have no span. InvalidArgument for an index out of range, a wait for what is no earlier
+// command, more than kMaxPredictedCommands, a rate that is not positive, another figure that is negative, figures that
+// give years, and a call that the model lacks.
 absl::StatusOr<Timeline> PredictTimeline(const Plan& plan, const std::vector<int>& schedules, const CostModel& costs);
 
-// Reads an object whose members are the fields above by name (all may be missing), or the list that
-// `step_bench --json` writes, of which it takes the rates that were measured there. InvalidArgument, saying where, for
-// anything else.
+// Reads an object whose members are the fields of CostModel by name (all may be missing), as in
+//   {"flops": 7e14, "calls": {"head": {"forward": 1e12, "backward": 2e12}}}
+// or what `step_bench --json` writes, or a file of bench/results that has such a list as its "figures". Of a list it
+// takes the best rate of the mode "local", and of each bandwidth that is there; the rest stays as initialised.
+// InvalidArgument, saying where, for anything else.
 absl::StatusOr<CostModel> CostModelFromJson(absl::string_view json);
 
 }  // namespace reprise

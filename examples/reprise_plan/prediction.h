@@ -1,0 +1,17 @@
+// When the commands of one step would run, by a cost model.
+#ifndef REPRISE_EXAMPLES_REPRISE_PLAN_PREDICTION_H_
+#define REPRISE_EXAMPLES_REPRISE_PLAN_PREDICTION_H_
+
+#include "absl/status/statusor.h"
+#include "reprise/core/cost_model.h"
+#include "reprise/core/plan.h"
+#include "reprise/core/timeline.h"
+
+namespace reprise {
+
+// `summary` is that of the plan. As PredictTimeline.
+absl::StatusOr<Timeline> PredictStep(const Plan& plan, const PlanSummary& summary, const CostModel& costs);
+
+}  // namespace reprise
+
+#endif  // REPRISE_EXAMPLES_REPRISE_PLAN_PREDICTION_H_
