@@ -8,7 +8,9 @@
 #include <type_traits>
 #include <utility>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "graph/rank_list.h"
 #include "reprise/core/status_macros.h"
 
@@ -108,6 +110,17 @@ absl::Status Judge(absl::string_view phase, const std::vector<Vote>& votes) {
       absl::StrCat(phase, ": ranks disagree: ", fingerprints, "; give every rank the same model, options and library"));
 }
 
+void Shift(double microseconds, Timeline& timeline) {
+  for (CommandSpan& span : timeline.spans) {
+    span.start_us += microseconds;
+    span.end_us += microseconds;
+    for (Activity& activity : span.activities) {
+      activity.start_us += microseconds;
+      activity.end_us += microseconds;
+    }
+  }
+}
+
 }  // namespace
 
 MemoryKind MemoryKindOf(Storage storage) {
@@ -157,7 +170,24 @@ absl::Status World::BeginProfile(const Fingerprint&) {
   return absl::UnavailableError("this world cannot time its replays");
 }
 
-absl::StatusOr<Timeline> World::EndProfile() { return absl::UnavailableError("this world cannot time its replays"); }
+absl::StatusOr<World::LocalProfile> World::EndProfile() {
+  return absl::UnavailableError("this world cannot time its replays");
+}
+
+Timeline World::Join(std::vector<LocalProfile> profiles) {
+  Timeline joined;
+  for (LocalProfile& profile : profiles) {
+    Shift(static_cast<double>(profile.origin_ns - profiles[0].origin_ns) / 1000, profile.timeline);
+    std::move(profile.timeline.spans.begin(), profile.timeline.spans.end(), std::back_inserter(joined.spans));
+  }
+  std::sort(joined.spans.begin(), joined.spans.end(), [](const CommandSpan& a, const CommandSpan& b) {
+    return std::tie(a.rank, a.replay, a.command) < std::tie(b.rank, b.replay, b.command);
+  });
+  double start = std::numeric_limits<double>::infinity();
+  for (const CommandSpan& span : joined.spans) start = std::min(start, span.start_us);
+  Shift(-start, joined);
+  return joined;
+}
 
 absl::Status World::StartProfile(const Plan& plan) {
   if (profiles_) return absl::FailedPreconditionError("a profile is open; call StopProfile first");
@@ -170,32 +200,25 @@ absl::Status World::StartProfile(const Plan& plan) {
 absl::StatusOr<Timeline> World::StopProfile() {
   if (!profiles_) return absl::FailedPreconditionError("no profile is open; call StartProfile first");
   profiles_ = false;
-  absl::StatusOr<Timeline> mine = EndProfile();
+  const absl::StatusOr<LocalProfile> mine = EndProfile();
   REPRISE_RETURN_IF_ERROR(Agree("profiling", mine.status(), {}));
   // One local rank gives the spans of all.
   std::vector<std::string> texts(local_ranks().size());
-  texts[0] = ToJson(*mine);
+  texts[0] = absl::StrCat(mine->origin_ns, "\n", ToJson(mine->timeline));
   REPRISE_ASSIGN_OR_RETURN(const std::vector<std::string> all, ExchangeBytes(texts));
-  Timeline timeline;
+  std::vector<LocalProfile> profiles;
   for (const std::string& text : all) {
     if (text.empty()) continue;
-    REPRISE_ASSIGN_OR_RETURN(Timeline part, TimelineFromJson(text));
-    std::move(part.spans.begin(), part.spans.end(), std::back_inserter(timeline.spans));
-  }
-  std::sort(timeline.spans.begin(), timeline.spans.end(), [](const CommandSpan& a, const CommandSpan& b) {
-    return std::tie(a.rank, a.replay, a.command) < std::tie(b.rank, b.replay, b.command);
-  });
-  double start = std::numeric_limits<double>::infinity();
-  for (const CommandSpan& span : timeline.spans) start = std::min(start, span.start_us);
-  for (CommandSpan& span : timeline.spans) {
-    span.start_us -= start;
-    span.end_us -= start;
-    for (Activity& activity : span.activities) {
-      activity.start_us -= start;
-      activity.end_us -= start;
+    const std::pair<std::string, std::string> parts = absl::StrSplit(text, absl::MaxSplits('\n', 1));
+    LocalProfile& profile = profiles.emplace_back();
+    if (!absl::SimpleAtoi(parts.first, &profile.origin_ns)) {
+      return absl::FailedPreconditionError(
+          "a rank sent something else than its profile; make the same collective calls in the same order on every "
+          "rank");
     }
+    REPRISE_ASSIGN_OR_RETURN(profile.timeline, TimelineFromJson(parts.second));
   }
-  return timeline;
+  return Join(std::move(profiles));
 }
 
 }  // namespace reprise

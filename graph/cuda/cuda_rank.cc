@@ -202,12 +202,12 @@ absl::Status CudaRank::StartProfile(const Fingerprint& plan) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<Timeline> CudaRank::StopProfile() {
+absl::StatusOr<Timeline> CudaRank::StopProfile(int64_t& origin_ns) {
   const absl::Status waited = Wait();
   const CallerState caller(device_);
   const std::unique_ptr<DeviceProfile> profile = std::move(profile_);
   REPRISE_RETURN_IF_ERROR(waited);
-  return profile->Stop();
+  return profile->Stop(origin_ns);
 }
 
 absl::Status CudaRank::Admit() {

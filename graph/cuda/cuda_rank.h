@@ -76,7 +76,7 @@ class CudaRank {
   // ---- profiles ----
   // Waits, and times replays of the plan with this fingerprint until StopProfile, which waits too.
   absl::Status StartProfile(const Fingerprint& plan);
-  absl::StatusOr<Timeline> StopProfile();
+  absl::StatusOr<Timeline> StopProfile(int64_t& origin_ns);
   // Null if replays of the plan are not timed.
   DeviceProfile* ProfileOf(const Plan& plan) const {
     return profile_ != nullptr && plan.fingerprint == profiled_plan_ ? profile_.get() : nullptr;

@@ -106,7 +106,11 @@ class CudaWorld : public World {
   absl::Status CheckUsable() const override { return rank_->CheckUsable(); }
   MemoryUse memory() const override { return rank_->memory(); }
   absl::Status BeginProfile(const Fingerprint& plan) override { return rank_->StartProfile(plan); }
-  absl::StatusOr<Timeline> EndProfile() override { return rank_->StopProfile(); }
+  absl::StatusOr<LocalProfile> EndProfile() override {
+    LocalProfile profile;
+    REPRISE_ASSIGN_OR_RETURN(profile.timeline, rank_->StopProfile(profile.origin_ns));
+    return profile;
+  }
 
  private:
   absl::Status CheckAccess(int local, int64_t num_bytes, const void* a, const void* b) const {

@@ -104,13 +104,14 @@ class CuptiProfile : public DeviceProfile {
   }
   void EndLaunch() override { cupti_.activity_pop_external_correlation_id(kExternal, nullptr); }
 
-  absl::StatusOr<Timeline> Stop() override {
+  absl::StatusOr<Timeline> Stop(int64_t& origin_ns) override {
     REPRISE_RETURN_IF_ERROR(Check(cupti_.activity_flush_all(CUPTI_ACTIVITY_FLAG_FLUSH_FORCED), "collecting records"));
     REPRISE_RETURN_IF_ERROR(Close());
     if (dropped_ > 0) {
       return absl::ResourceExhaustedError(
           absl::StrCat("CUPTI dropped ", dropped_, " records; time fewer replays at once"));
     }
+    origin_ns = origin_ns_;
     return MakeTimeline();
   }
 
@@ -165,15 +166,17 @@ class CuptiProfile : public DeviceProfile {
   template <class T>
   void Add(const T& record, ActivityKind kind, std::string name, int64_t num_bytes) {
     if (record.end == 0) return;
+    if (origin_ns_ == 0) origin_ns_ = static_cast<int64_t>(record.start);
     records_.push_back({record.graphNodeId,
                         record.correlationId,
                         {.kind = kind,
                          .name = std::move(name),
                          .stream = record.streamId,
-                         .start_us = static_cast<double>(record.start) / 1000,
-                         .end_us = static_cast<double>(record.end) / 1000,
+                         .start_us = FromOrigin(record.start),
+                         .end_us = FromOrigin(record.end),
                          .num_bytes = num_bytes}});
   }
+  double FromOrigin(uint64_t ns) const { return static_cast<double>(static_cast<int64_t>(ns) - origin_ns_) / 1000; }
   void ReadRecord(const CUpti_Activity& record) {
     switch (record.kind) {
       case CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL: {
@@ -249,6 +252,7 @@ class CuptiProfile : public DeviceProfile {
   std::unordered_map<uint64_t, CommandId> commands_;  // by id of a cloned node
   std::vector<int> schedules_;                        // by replay
   std::mutex mutex_;                                  // of what follows
+  int64_t origin_ns_ = 0;                             // start of the first record
   std::vector<Record> records_;
   std::unordered_map<uint32_t, uint64_t> externals_;  // by correlation
   size_t dropped_ = 0;

@@ -31,8 +31,8 @@ class DeviceProfile {
   virtual void BeginReplay(int schedule) = 0;
   virtual void BeginLaunch(CommandId command) = 0;
   virtual void EndLaunch() = 0;
-  // Once, after everything launched is done. Microseconds of the clock that the processes of a host share.
-  virtual absl::StatusOr<Timeline> Stop() = 0;
+  // Once, after everything launched is done. Microseconds from an origin on the clock that the processes of a host share.
+  virtual absl::StatusOr<Timeline> Stop(int64_t& origin_ns) = 0;
 };
 
 // Unavailable without CUPTI, or while another tool uses it; FailedPrecondition while another profile of this process is

@@ -99,11 +99,20 @@ class World {
   // an error gets that.
   absl::Status Agree(absl::string_view phase, const absl::Status& mine, const Fingerprint& fingerprint);
 
+ protected:
+  // The spans of the local ranks, in microseconds from `origin_ns`: nanoseconds of a clock that the processes of a host
+  // share, so many that a double would round them.
+  struct LocalProfile {
+    Timeline timeline = {};
+    int64_t origin_ns = 0;
+  };
+
  private:
-  // Of the local ranks. StartProfile and StopProfile alternate. Times are microseconds since some moment that is the
-  // same for all processes of a host.
+  // BeginProfile and EndProfile alternate.
   virtual absl::Status BeginProfile(const Fingerprint&);
-  virtual absl::StatusOr<Timeline> EndProfile();
+  virtual absl::StatusOr<LocalProfile> EndProfile();
+  // The timeline of all, which starts at 0.
+  static Timeline Join(std::vector<LocalProfile> profiles);
   bool profiles_ = false;
 };
 
