@@ -138,18 +138,33 @@ class GraphPlanner {
     return WholeUse(plan_, buffer, access, role, id.value());
   }
 
-  void AddStaging() {
+  // Makes the buffers of a microbatch's inputs and copies those that are staged. The first microbatch's are copied at
+  // the head of the graph; later ones on a lane of their own, beside the last command of the microbatch before.
+  void StageInputsOf(int position) {
+    const int present = std::exchange(position_, position);
+    inputs_.assign(plan_.model.tensors().size(), BufferId());
+    for (size_t t = 0; t < inputs_.size(); ++t) {
+      if (plan_.model.tensors()[t].kind == TensorKind::kInput) inputs_[t] = plan_.tensor_buffers[t].value;
+    }
     std::vector<BufferUse> uses = {WholeUse(plan_, plan_.control, Access::kRead, Role::kControl)};
     for (size_t t = 0; t < plan_.model.tensors().size(); ++t) {
       const TensorId id(static_cast<int64_t>(t));
       const BufferId staging = plan_.tensor_buffers[t].staging;
       if (!staging.valid()) continue;
-      values_[t] = NewTensor(id, "");
+      inputs_[t] = NewTensor(id, "");
       uses.push_back(TensorUse(id, staging, Access::kRead, Role::kStaging));
-      uses.push_back(TensorUse(id, values_[t], Access::kAssign, Role::kInput));
+      uses.push_back(TensorUse(id, inputs_[t], Access::kAssign, Role::kInput));
     }
-    if (uses.size() == 1) return;
-    builder_.Add(StageInputs{position_, 2 * *plan_.options.microbatches_per_graph}, Lane::kCompute, std::move(uses));
+    const StageInputs stage = {position, 2 * *plan_.options.microbatches_per_graph};
+    const bool is_staged = uses.size() > 1;
+    if (is_staged && position == 0) {
+      builder_.Add(stage, Lane::kCompute, std::move(uses));
+    } else if (is_staged) {
+      std::vector<CommandId> after;
+      if (!access_commands_.empty()) after.push_back(access_commands_.back());
+      builder_.Add(stage, Lane::kCopy, std::move(uses), after);
+    }
+    position_ = present;
   }
 
   // What forward and backward share: state, scratch and the control block.
@@ -225,16 +240,17 @@ class GraphPlanner {
   // ---- one microbatch ----
 
   absl::Status AddMicrobatch(int position, bool last) {
+    if (position == 0) StageInputsOf(0);
     position_ = position;
-    const size_t num_tensors = plan_.model.tensors().size();
-    values_.assign(num_tensors, BufferId());
-    for (size_t t = 0; t < num_tensors; ++t) {
-      if (plan_.model.tensors()[t].kind == TensorKind::kInput) values_[t] = plan_.tensor_buffers[t].value;
-    }
-    tensor_gradients_.assign(num_tensors, BufferId());
-    AddStaging();
+    values_ = inputs_;
+    tensor_gradients_.assign(values_.size(), BufferId());
     const size_t num_calls = plan_.model.calls().size();
+    std::vector<CallId> backward;
+    for (size_t c = num_calls; in_.training && c-- > 0;) {
+      if (in_.uses.calls[c].backward) backward.emplace_back(static_cast<int64_t>(c));
+    }
     for (size_t c = 0; c < num_calls; ++c) {
+      if (!last && backward.empty() && c + 1 == num_calls) StageInputsOf(position + 1);
       EndAccess(AddForward(CallId(static_cast<int64_t>(c)), /*recompute=*/false, values_));
     }
     if (!in_.training) return absl::OkStatus();
@@ -246,11 +262,11 @@ class GraphPlanner {
     if (last) {
       for (const OutstandingReduction& carried : in_.boundary.outstanding) gradients_.BindWire(carried);
     }
-    for (size_t c = num_calls; c-- > 0;) {
-      if (!in_.uses.calls[c].backward) continue;
-      REPRISE_RETURN_IF_ERROR(AddBackward(CallId(static_cast<int64_t>(c))));
+    for (const CallId call : backward) {
+      if (!last && call == backward.back()) StageInputsOf(position + 1);
+      REPRISE_RETURN_IF_ERROR(AddBackward(call));
       if (plan_.options.reduce == Reduce::kOncePerStep) continue;
-      for (UnitId unit : in_.gradients.completed_by[c]) REPRISE_RETURN_IF_ERROR(Complete(unit, last));
+      for (UnitId unit : in_.gradients.completed_by[call.value()]) REPRISE_RETURN_IF_ERROR(Complete(unit, last));
     }
     return absl::OkStatus();
   }
@@ -270,6 +286,7 @@ class GraphPlanner {
   size_t next_gather_ = 0;
   std::vector<CommandId> access_commands_;  // of the accesses issued so far
   int position_ = 0;
+  std::vector<BufferId> inputs_;            // by tensor, of the microbatch staged last; invalid for other tensors
   std::vector<BufferId> values_;            // by tensor, of this microbatch
   std::vector<BufferId> tensor_gradients_;  // by tensor, of this microbatch
 };

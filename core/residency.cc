@@ -70,7 +70,7 @@ class GatherPlanner {
   int Gather(UnitId unit, int access) {
     int slot = -1;
     const int old = unit_copy_[unit.value()];
-    if (residency_ == Residency::kOff && old >= 0) {
+    if (residency_ == Residency::kOff && old >= 0 && !Delays(old, access)) {
       slot = plan_.copies[old].slot;
       idle_.erase(Key(old));
     } else {
@@ -92,10 +92,13 @@ class GatherPlanner {
   Idle::const_iterator Victim(int access) const {
     for (auto it = idle_.begin(); it != idle_.end(); ++it) {
       const int copy = slot_copy_[it->second];
-      if (copy < 0 || plan_.copies[copy].last_access <= access - 1 - prefetch_depth_) return it;
+      if (copy < 0 || !Delays(copy, access)) return it;
     }
     return idle_.begin();
   }
+
+  // Whether a copy's last reader keeps a gather into its slot from running as early as the prefetch depth allows.
+  bool Delays(int copy, int access) const { return plan_.copies[copy].last_access > access - 1 - prefetch_depth_; }
 
   // A new copy of `unit` in `slot`, whose idle entry is gone.
   int Occupy(UnitId unit, int slot) {
@@ -106,8 +109,8 @@ class GatherPlanner {
     copy.previous = slot_copy_[slot];
     if (copy.previous < 0) {
       idle_.erase({-1, slot});
-    } else {
-      unit_copy_[plan_.copies[copy.previous].unit.value()] = -1;
+    } else if (int& present = unit_copy_[plan_.copies[copy.previous].unit.value()]; present == copy.previous) {
+      present = -1;
     }
     slot_copy_[slot] = index;
     unit_copy_[unit.value()] = index;

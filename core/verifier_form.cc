@@ -161,40 +161,41 @@ struct CommandForm {
 
 CommandForm FormOf(const Plan& plan, const Command& command) {
   const int64_t gradient_slots = int64_t{*plan.options.gradient_slots} + plan.held_gradient_slots;
-  return std::visit(Overloaded{
-                        [](const Begin&) { return CommandForm{}; },
-                        [](const NextMicrobatch&) { return CommandForm{}; },
-                        [](const StageInputs&) { return CommandForm{}; },
-                        [&](const AllGather& c) {
-                          return CommandForm{.lane = Lane::kAllGather,
-                                             .unit = c.unit,
-                                             .axis = c.axis,
-                                             .slot = c.slot,
-                                             .num_slots = plan.weight_slots};
-                        },
-                        [](const Forward& c) { return CommandForm{.call = c.call}; },
-                        [](const Backward& c) { return CommandForm{.call = c.call}; },
-                        [](const PackGradients& c) { return CommandForm{.unit = c.unit}; },
-                        [&](const ReduceScatter& c) {
-                          return CommandForm{.lane = Lane::kReduceScatter,
-                                             .unit = c.unit,
-                                             .axis = c.axis,
-                                             .slot = c.slot,
-                                             .num_slots = gradient_slots,
-                                             .transport = c.transport};
-                        },
-                        [](const Accumulate& c) {
-                          return CommandForm{.lane = Lane::kReduceScatter, .unit = c.unit, .transport = c.transport};
-                        },
-                        [](const RecordLoss&) { return CommandForm{}; },
-                        [](const GradientNorm& c) { return CommandForm{.unit = c.unit}; },
-                        [](const SumNorm& c) { return CommandForm{.lane = Lane::kReduceScatter, .axis = c.axis}; },
-                        [](const UpdateParameters& c) { return CommandForm{.unit = c.unit}; },
-                        [](const RefreshShards& c) { return CommandForm{.unit = c.unit}; },
-                        [](const PublishMetrics&) { return CommandForm{}; },
-                        [](const End&) { return CommandForm{}; },
-                    },
-                    command);
+  return std::visit(
+      Overloaded{
+          [](const Begin&) { return CommandForm{}; },
+          [](const NextMicrobatch&) { return CommandForm{}; },
+          [](const StageInputs& c) { return CommandForm{.lane = c.position == 0 ? Lane::kCompute : Lane::kCopy}; },
+          [&](const AllGather& c) {
+            return CommandForm{.lane = Lane::kAllGather,
+                               .unit = c.unit,
+                               .axis = c.axis,
+                               .slot = c.slot,
+                               .num_slots = plan.weight_slots};
+          },
+          [](const Forward& c) { return CommandForm{.call = c.call}; },
+          [](const Backward& c) { return CommandForm{.call = c.call}; },
+          [](const PackGradients& c) { return CommandForm{.unit = c.unit}; },
+          [&](const ReduceScatter& c) {
+            return CommandForm{.lane = Lane::kReduceScatter,
+                               .unit = c.unit,
+                               .axis = c.axis,
+                               .slot = c.slot,
+                               .num_slots = gradient_slots,
+                               .transport = c.transport};
+          },
+          [](const Accumulate& c) {
+            return CommandForm{.lane = Lane::kReduceScatter, .unit = c.unit, .transport = c.transport};
+          },
+          [](const RecordLoss&) { return CommandForm{}; },
+          [](const GradientNorm& c) { return CommandForm{.unit = c.unit}; },
+          [](const SumNorm& c) { return CommandForm{.lane = Lane::kReduceScatter, .axis = c.axis}; },
+          [](const UpdateParameters& c) { return CommandForm{.unit = c.unit}; },
+          [](const RefreshShards& c) { return CommandForm{.unit = c.unit}; },
+          [](const PublishMetrics&) { return CommandForm{}; },
+          [](const End&) { return CommandForm{}; },
+      },
+      command);
 }
 
 // How many values the id of a use may have; -1 if it stands for nothing.

@@ -3,8 +3,10 @@
 //   step_bench --workloads=mlp4,mlp4s --modes=local,eager,graph --ranks=2
 //
 // local: what computes alone, the weights present, with the same kernels; eager: every command enqueued anew; graph:
-// one launch. Ratios are to the workload's local. `--json=FILE` keeps the figures.
+// one launch. Ratios are to the workload's local. `--profile` adds what of the communication compute hides, command by
+// command, and `--timeline=PREFIX` writes it for Perfetto. `--json=FILE` keeps the figures.
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cstdint>
 #include <fstream>
@@ -23,8 +25,10 @@
 #include "bench/step/workloads.h"
 #include "examples/common/world.h"
 #include "nlohmann/json.hpp"
+#include "reprise/core/overlap.h"
 #include "reprise/core/planner.h"
 #include "reprise/core/status_macros.h"
+#include "reprise/core/timeline.h"
 
 ABSL_FLAG(reprise::examples::Device, device, reprise::examples::Device::kAuto, "auto, host or cuda");
 ABSL_FLAG(int, ranks, 0, "ranks; 0: all GPUs, or 2 host ranks");
@@ -37,6 +41,9 @@ ABSL_FLAG(int, gradient_slots, 2, "wire gradients that live at once");
 ABSL_FLAG(bool, residency, true, "whether slots keep their weights");
 ABSL_FLAG(bool, carried_tail, false, "whether the last reduction runs in the next graph");
 ABSL_FLAG(int, microbatches_per_graph, 1, "microbatches that one graph spans");
+ABSL_FLAG(std::string, transport, "auto", "auto, default, symmetric or copy_engine");
+ABSL_FLAG(bool, profile, false, "time each command, and report what of the communication compute hides");
+ABSL_FLAG(std::string, timeline, "", "with --profile: PREFIX of files PREFIX-workload-mode.json, for Perfetto");
 ABSL_FLAG(int, batches, 10, "measurements, of which the median is taken");
 ABSL_FLAG(double, seconds, 0.2, "of each measurement, about");
 ABSL_FLAG(std::string, json, "", "file for a list of objects, one for each workload and mode");
@@ -53,8 +60,17 @@ double Median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
+// Per microbatch, of the first rank; medians over replays.
+struct ProfileFigures {
+  double compute_us = 0;
+  std::array<double, kNumExposedCauses> exposed_us = {};
+  double gather_gb_per_s = 0, reduce_gb_per_s = 0;  // of the transfers, medians over commands
+  std::string table;                                // of the last replay
+  std::string trace;                                // of it, by Chrome's format
+};
+
 struct Figures {
-  std::string workload, mode;
+  std::string workload, mode, transport;
   int ranks = 1;
   double ms_median = 0, ms_low = 0, ms_high = 0;  // per microbatch
   double ratio_to_local = 0;                      // 0: local was not measured
@@ -65,9 +81,10 @@ struct Figures {
   GraphAudit audit = {};
   double record_seconds = 0;
   bool results_equal = true;  // eager and graph leave the same accumulators
+  std::optional<ProfileFigures> profile = {};
 };
 
-PlanOptions OptionsOfFlags() {
+absl::StatusOr<PlanOptions> OptionsOfFlags() {
   PlanOptions options;
   options.weight_slots = absl::GetFlag(FLAGS_weight_slots);
   options.gradient_slots = absl::GetFlag(FLAGS_gradient_slots);
@@ -75,7 +92,14 @@ PlanOptions OptionsOfFlags() {
   options.residency = absl::GetFlag(FLAGS_residency) ? Residency::kKeep : Residency::kOff;
   options.tail = absl::GetFlag(FLAGS_carried_tail) ? Tail::kCarried : Tail::kInGraph;
   options.optimizer_states = 0;
-  return options;
+  const std::string transport = absl::GetFlag(FLAGS_transport);
+  for (const Transport t : {Transport::kAuto, Transport::kDefault, Transport::kSymmetric, Transport::kCopyEngine}) {
+    if (Name(t) != transport) continue;
+    options.transport = t;
+    return options;
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("--transport is \"", transport, "\"; choose from auto, default, symmetric, copy_engine"));
 }
 
 // Replays that take about as long as asked for, the same number on all ranks.
@@ -124,11 +148,49 @@ absl::StatusOr<std::string> Results(StepRunner& runner) {
   return runner.ReadAccumulators();
 }
 
+absl::Status Profile(StepRunner& runner, Figures& figures) {
+  constexpr int kReplays = 9;
+  const Plan& plan = runner.plan();
+  REPRISE_RETURN_IF_ERROR(runner.world().StartProfile(plan));
+  REPRISE_RETURN_IF_ERROR(runner.BeginStep());
+  REPRISE_RETURN_IF_ERROR(runner.ReplayFirst());
+  // Ranks may start the first replays apart.
+  for (int replay = 0; replay <= kReplays; ++replay) REPRISE_RETURN_IF_ERROR(runner.ReplayBody());
+  REPRISE_ASSIGN_OR_RETURN(const Timeline timeline, runner.world().StopProfile());
+  ProfileFigures& profile = figures.profile.emplace();
+  std::vector<double> compute, gather, reduce;
+  std::array<std::vector<double>, kNumExposedCauses> exposed;
+  for (int replay = 2; replay < 2 + kReplays; ++replay) {
+    Timeline one;
+    for (const CommandSpan& span : timeline.spans) {
+      if (span.replay == replay) one.spans.push_back(span);
+    }
+    REPRISE_ASSIGN_OR_RETURN(const OverlapReport report, AnalyzeOverlap(plan, one));
+    const double microbatches = absl::GetFlag(FLAGS_microbatches_per_graph);
+    compute.push_back(report.ranks[0].compute_us / microbatches);
+    for (int c = 0; c < kNumExposedCauses; ++c) exposed[c].push_back(report.ranks[0].exposed_us[c] / microbatches);
+    for (const CommunicationSpan& span : report.communication) {
+      const Command& command = plan.schedules[span.schedule].commands[span.command.value()].command;
+      const double gb_per_s = static_cast<double>(TransferredBytes(plan, command)) / span.duration_us() * 1e-3;
+      (std::holds_alternative<AllGather>(command) ? gather : reduce).push_back(gb_per_s);
+    }
+    profile.table = ToText(plan, report);
+    REPRISE_ASSIGN_OR_RETURN(profile.trace,
+                             ToChromeTrace(plan, one, absl::StrCat(figures.workload, " ", figures.mode)));
+  }
+  profile.compute_us = Median(compute);
+  for (int c = 0; c < kNumExposedCauses; ++c) profile.exposed_us[c] = Median(exposed[c]);
+  if (!gather.empty()) profile.gather_gb_per_s = Median(gather);
+  if (!reduce.empty()) profile.reduce_gb_per_s = Median(reduce);
+  return absl::OkStatus();
+}
+
 absl::StatusOr<std::vector<Figures>> RunWorkload(const std::shared_ptr<World>& world, const std::string& name) {
   // A graph of several microbatches stages its inputs.
   REPRISE_ASSIGN_OR_RETURN(const Workload workload,
                            MakeWorkload(name, absl::GetFlag(FLAGS_microbatches_per_graph) == 1));
-  REPRISE_ASSIGN_OR_RETURN(const Plan plan, PlanTraining(workload.model, world->size(), OptionsOfFlags()));
+  REPRISE_ASSIGN_OR_RETURN(const PlanOptions options, OptionsOfFlags());
+  REPRISE_ASSIGN_OR_RETURN(const Plan plan, PlanTraining(workload.model, world->size(), options));
   std::vector<Figures> all;
   std::optional<double> local;
   std::optional<std::string> results;
@@ -136,7 +198,8 @@ absl::StatusOr<std::vector<Figures>> RunWorkload(const std::shared_ptr<World>& w
     if (mode != "local" && mode != "eager" && mode != "graph") {
       return absl::InvalidArgumentError(absl::StrCat("--modes has \"", mode, "\"; choose from local, eager, graph"));
     }
-    Figures figures = {.workload = name, .mode = mode, .ranks = world->size()};
+    Figures figures = {
+        .workload = name, .mode = mode, .transport = std::string(Name(plan.options.transport)), .ranks = world->size()};
     REPRISE_ASSIGN_OR_RETURN(const std::unique_ptr<StepRunner> runner,
                              StepRunner::Create(world, mode == "local" ? ComputeOnly(plan) : plan, workload.compute,
                                                 mode == "eager" ? Execution::kEager : Execution::kGraph));
@@ -152,9 +215,28 @@ absl::StatusOr<std::vector<Figures>> RunWorkload(const std::shared_ptr<World>& w
     if (mode == "local") local = figures.ms_median;
     if (local.has_value()) figures.ratio_to_local = figures.ms_median / *local;
     figures.memory = world->memory();
+    if (absl::GetFlag(FLAGS_profile)) REPRISE_RETURN_IF_ERROR(Profile(*runner, figures));
     all.push_back(figures);
   }
   return all;
+}
+
+absl::Status WriteFile(const std::string& path, const std::string& text) {
+  std::ofstream file(path);
+  file << text << "\n";
+  file.close();
+  return file ? absl::OkStatus() : absl::UnavailableError(absl::StrCat(path, " cannot be written"));
+}
+
+void PrintProfile(const Figures& f) {
+  const ProfileFigures& p = *f.profile;
+  std::cout << absl::StrFormat("  %s %s, per microbatch: compute %.0f us", f.workload, f.mode, p.compute_us);
+  for (int c = 0; c < kNumExposedCauses; ++c) {
+    std::cout << absl::StrFormat(", %s %.0f us (%.2f %%)", Name(static_cast<ExposedCause>(c)), p.exposed_us[c],
+                                 p.exposed_us[c] / f.ms_median / 10);
+  }
+  std::cout << absl::StrFormat("; gathers %.0f GB/s, reductions %.0f GB/s\n", p.gather_gb_per_s, p.reduce_gb_per_s)
+            << p.table << std::flush;
 }
 
 void Print(const Figures& f) {
@@ -170,28 +252,36 @@ void Print(const Figures& f) {
 }
 
 nlohmann::ordered_json ToJson(const Figures& f) {
-  return {{"workload", f.workload},
-          {"mode", f.mode},
-          {"transport", "default"},
-          {"ranks", f.ranks},
-          {"weight_slots", absl::GetFlag(FLAGS_weight_slots)},
-          {"residency", absl::GetFlag(FLAGS_residency)},
-          {"carried_tail", absl::GetFlag(FLAGS_carried_tail)},
-          {"microbatches_per_graph", absl::GetFlag(FLAGS_microbatches_per_graph)},
-          {"ms_median", f.ms_median},
-          {"ms_low", f.ms_low},
-          {"ms_high", f.ms_high},
-          {"ratio_to_local", f.ratio_to_local},
-          {"teraflops", f.teraflops},
-          {"launch_us", f.launch_us},
-          {"graph_nodes", f.audit.nodes()},
-          {"record_seconds", f.record_seconds},
-          {"planned_bytes", f.planned_bytes},
-          {"requested_bytes", f.memory.requested},
-          {"rounding_bytes", f.memory.rounding},
-          {"recording_bytes", f.memory.recording},
-          {"communication_bytes", f.memory.communication},
-          {"results_equal", f.results_equal}};
+  nlohmann::ordered_json json = {{"workload", f.workload},
+                                 {"mode", f.mode},
+                                 {"transport", f.transport},
+                                 {"ranks", f.ranks},
+                                 {"weight_slots", absl::GetFlag(FLAGS_weight_slots)},
+                                 {"residency", absl::GetFlag(FLAGS_residency)},
+                                 {"carried_tail", absl::GetFlag(FLAGS_carried_tail)},
+                                 {"microbatches_per_graph", absl::GetFlag(FLAGS_microbatches_per_graph)},
+                                 {"ms_median", f.ms_median},
+                                 {"ms_low", f.ms_low},
+                                 {"ms_high", f.ms_high},
+                                 {"ratio_to_local", f.ratio_to_local},
+                                 {"teraflops", f.teraflops},
+                                 {"launch_us", f.launch_us},
+                                 {"graph_nodes", f.audit.nodes()},
+                                 {"record_seconds", f.record_seconds},
+                                 {"planned_bytes", f.planned_bytes},
+                                 {"requested_bytes", f.memory.requested},
+                                 {"rounding_bytes", f.memory.rounding},
+                                 {"recording_bytes", f.memory.recording},
+                                 {"communication_bytes", f.memory.communication},
+                                 {"results_equal", f.results_equal}};
+  if (!f.profile.has_value()) return json;
+  json["compute_us"] = f.profile->compute_us;
+  for (int c = 0; c < kNumExposedCauses; ++c) {
+    json[absl::StrCat("exposed_", std::string(Name(static_cast<ExposedCause>(c))), "_us")] = f.profile->exposed_us[c];
+  }
+  json["gather_gb_per_s"] = f.profile->gather_gb_per_s;
+  json["reduce_gb_per_s"] = f.profile->reduce_gb_per_s;
+  return json;
 }
 
 absl::StatusOr<int> Main() {
@@ -209,18 +299,21 @@ absl::StatusOr<int> Main() {
   for (const std::string& name : absl::GetFlag(FLAGS_workloads)) {
     REPRISE_ASSIGN_OR_RETURN(const std::vector<Figures> all, RunWorkload(program.world, name));
     for (const Figures& figures : all) {
-      if (program.prints) Print(figures);
+      if (program.prints) {
+        Print(figures);
+        if (figures.profile.has_value()) PrintProfile(figures);
+        if (figures.profile.has_value() && !absl::GetFlag(FLAGS_timeline).empty()) {
+          REPRISE_RETURN_IF_ERROR(
+              WriteFile(absl::StrCat(absl::GetFlag(FLAGS_timeline), "-", figures.workload, "-", figures.mode, ".json"),
+                        figures.profile->trace));
+        }
+      }
       json.push_back(ToJson(figures));
       equal = equal && figures.results_equal;
     }
   }
   const std::string path = absl::GetFlag(FLAGS_json);
-  if (program.prints && !path.empty()) {
-    std::ofstream file(path);
-    file << json.dump(2) << "\n";
-    file.close();
-    if (!file) return absl::UnavailableError(absl::StrCat("--json=", path, " cannot be written"));
-  }
+  if (program.prints && !path.empty()) REPRISE_RETURN_IF_ERROR(WriteFile(path, json.dump(2)));
   if (!equal) return absl::InternalError("eager and graph replays left different gradients");
   return 0;
 }

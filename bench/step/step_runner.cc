@@ -65,7 +65,8 @@ absl::Status StepRunner::TakeMemory() {
   for (size_t local = 0; local < bindings_->ranks.size(); ++local) {
     const int index = static_cast<int>(local);
     for (int s = 0; s < kNumStorages; ++s) {
-      if (static_cast<Storage>(s) == Storage::kWeights) {
+      // Gathered weights too: `local` never gathers them.
+      if (MemoryKindOf(static_cast<Storage>(s)) == MemoryKind::kCommunicating) {
         REPRISE_RETURN_IF_ERROR(FillRandomly(index, blocks[s]->address(index), blocks[s]->num_bytes()));
       } else {
         REPRISE_RETURN_IF_ERROR(world_->FillBytes(index, blocks[s]->address(index), 0, blocks[s]->num_bytes()));

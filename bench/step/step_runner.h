@@ -33,6 +33,7 @@ class StepRunner {
   // Waits. The first bytes of every accumulator of the first local rank.
   absl::StatusOr<std::string> ReadAccumulators();
   GraphAudit audit() const { return executables_[bindings_->plan->body]->audit(); }
+  const Plan& plan() const { return *bindings_->plan; }
   double record_seconds() const { return record_seconds_; }
   World& world() const { return *world_; }
 
