@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "graph/command_error.h"
+#include "graph/host/host_profile.h"
 #include "graph/host/transient_poison.h"
 #include "reprise/core/status_macros.h"
 
@@ -13,11 +14,13 @@ namespace {
 // Uniformly random moves find fewer missing waits, because lanes then drift together.
 constexpr uint64_t kMovesPerDraw = 16;
 
+template <class Times>
 class AdversarialReplay {
  public:
-  AdversarialReplay(const HostRecording& recording, SplitMix64& random)
+  AdversarialReplay(const HostRecording& recording, SplitMix64& random, Times& times)
       : recording_(recording),
         random_(random),
+        times_(times),
         poison_(recording),
         complete_(recording.ranks(), std::vector<bool>(recording.commands(), false)),
         begun_(recording.commands(), 0) {
@@ -89,6 +92,7 @@ class AdversarialReplay {
     const int c = actor.commands[actor.next];
     actor.begun = true;
     ++begun_[c];
+    times_.Begin(actor.rank, c);
     poison_.BeginCommand(actor.rank, c);
   }
 
@@ -115,6 +119,7 @@ class AdversarialReplay {
   void Complete(Actor& actor) {
     const int c = actor.commands[actor.next];
     poison_.EndCommand(actor.rank, c);
+    times_.End(actor.rank, c);
     complete_[actor.rank][c] = true;
     actor.begun = false;
     ++actor.next;
@@ -122,6 +127,7 @@ class AdversarialReplay {
 
   const HostRecording& recording_;
   SplitMix64& random_;
+  Times& times_;
   TransientPoison poison_;
   std::vector<std::vector<bool>> complete_;  // by rank and command
   std::vector<int> begun_;                   // by command: ranks on which it has begun
@@ -130,8 +136,12 @@ class AdversarialReplay {
 
 }  // namespace
 
-absl::Status ReplayAdversarially(const HostRecording& recording, SplitMix64& random) {
-  return AdversarialReplay(recording, random).Run();
+template <class Times>
+absl::Status ReplayAdversarially(const HostRecording& recording, SplitMix64& random, Times& times) {
+  return AdversarialReplay<Times>(recording, random, times).Run();
 }
+
+template absl::Status ReplayAdversarially(const HostRecording&, SplitMix64&, Untimed&);
+template absl::Status ReplayAdversarially(const HostRecording&, SplitMix64&, ReplayTimes&);
 
 }  // namespace reprise::internal

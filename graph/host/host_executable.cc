@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "graph/command_error.h"
 #include "graph/host/adversarial_replay.h"
+#include "graph/host/host_profile.h"
 #include "kernels/parallel.h"
 #include "reprise/core/status_macros.h"
 
@@ -28,19 +29,32 @@ class HostExecutable : public Executable {
         status_(CheckRunnable(*recording_.bindings->plan, recording_.schedule)) {}
 
   absl::Status Replay() override {
-    if (status_.ok()) status_ = ReplayOnce();
+    if (!status_.ok()) return status_;
+    Untimed untimed;
+    status_ = runs_->profile == nullptr ? ReplayOnce(untimed) : ReplayInProfile(*runs_->profile);
     return status_;
   }
 
  private:
-  absl::Status ReplayOnce() {
+  absl::Status ReplayInProfile(HostProfile& profile) {
+    Untimed untimed;
+    if (!profile.IsOf(*recording_.bindings->plan)) return ReplayOnce(untimed);
+    const int replay = profile.StartReplay();
+    ReplayTimes times(recording_);
+    REPRISE_RETURN_IF_ERROR(ReplayOnce(times));
+    profile.Add(replay, recording_, times);
+    return absl::OkStatus();
+  }
+
+  template <class Times>
+  absl::Status ReplayOnce(Times& times) {
     switch (runs_->order) {
       case ReplayOrder::kIssue:
-        return ReplayInIssueOrder(recording_);
+        return ReplayInIssueOrder(recording_, times);
       case ReplayOrder::kAdversarial:
-        return ReplayAdversarially(recording_, runs_->random);
+        return ReplayAdversarially(recording_, runs_->random, times);
       case ReplayOrder::kThreads:
-        return ReplayOnThreads(recording_);
+        return ReplayOnThreads(recording_, times);
     }
     return absl::InternalError("unknown replay order");
   }
@@ -98,7 +112,8 @@ absl::Status CheckRunnable(const Plan& plan, const Schedule& schedule) {
                                                     "; replay only schedules whose waits name earlier commands"));
 }
 
-absl::Status ReplayInIssueOrder(const HostRecording& recording) {
+template <class Times>
+absl::Status ReplayInIssueOrder(const HostRecording& recording, Times& times) {
   const Plan& plan = *recording.bindings->plan;
   std::vector<absl::Status> statuses(recording.ranks());
   for (int c = 0; c < recording.commands(); ++c) {
@@ -108,9 +123,15 @@ absl::Status ReplayInIssueOrder(const HostRecording& recording) {
       if (work[rank] != nullptr) statuses[rank] = work[rank]();
     };
     if (CallsFunctions(recording, recording.schedule.commands[c].command)) {
-      for (int rank = 0; rank < recording.ranks(); ++rank) run(rank);
+      for (int rank = 0; rank < recording.ranks(); ++rank) {
+        times.Begin(rank, c);
+        run(rank);
+        times.End(rank, c);
+      }
     } else {
+      for (int rank = 0; rank < recording.ranks(); ++rank) times.Begin(rank, c);
       kernels::ParallelFor(recording.ranks(), run);
+      for (int rank = 0; rank < recording.ranks(); ++rank) times.End(rank, c);
     }
     for (const absl::Status& status : statuses) {
       REPRISE_RETURN_IF_ERROR(AtCommand(plan, CommandId(c), recording.schedule.commands[c].command, status));
@@ -118,5 +139,8 @@ absl::Status ReplayInIssueOrder(const HostRecording& recording) {
   }
   return absl::OkStatus();
 }
+
+template absl::Status ReplayInIssueOrder(const HostRecording&, Untimed&);
+template absl::Status ReplayInIssueOrder(const HostRecording&, ReplayTimes&);
 
 }  // namespace reprise::internal

@@ -16,10 +16,14 @@ std::unique_ptr<Executable> NewHostExecutable(HostRecording recording, std::shar
 // ranks run the same schedule, so one rank is blocked exactly where all are.
 absl::Status CheckRunnable(const Plan& plan, const Schedule& schedule);
 
-// Command after command, the ranks side by side; but compute functions one rank after another, on this thread.
-absl::Status ReplayInIssueOrder(const HostRecording& recording);
-// One thread per rank and lane. They meet only where the schedule has a wait or a collective.
-absl::Status ReplayOnThreads(const HostRecording& recording);
+// Command after command, the ranks side by side; but compute functions one rank after another, on this thread. `Times`,
+// here and below, is Untimed or ReplayTimes. Ranks side by side share the time of the section.
+template <class Times>
+absl::Status ReplayInIssueOrder(const HostRecording& recording, Times& times);
+// One thread per rank and lane. They meet only where the schedule has a wait or a collective. A collective's time is
+// with the wait for the other ranks.
+template <class Times>
+absl::Status ReplayOnThreads(const HostRecording& recording, Times& times);
 
 }  // namespace reprise::internal
 

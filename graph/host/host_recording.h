@@ -45,10 +45,13 @@ class SplitMix64 {
   uint64_t state_;
 };
 
+class HostProfile;
+
 // Shared by a HostWorld and its executables.
 struct HostRuns {
   ReplayOrder order = ReplayOrder::kIssue;
   SplitMix64 random{0};
+  std::shared_ptr<HostProfile> profile = nullptr;  // null while no replay is timed
 };
 
 }  // namespace reprise::internal

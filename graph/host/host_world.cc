@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "graph/host/host_profile.h"
 #include "graph/host/host_recorder.h"
 #include "graph/recording_protocol.h"
 #include "reprise/core/status_macros.h"
@@ -97,6 +98,12 @@ class HostWorld : public World {
   }
 
  private:
+  absl::Status BeginProfile(const Fingerprint& fingerprint) override {
+    runs_->profile = std::make_shared<internal::HostProfile>(fingerprint);
+    return absl::OkStatus();
+  }
+  absl::StatusOr<Timeline> EndProfile() override { return std::exchange(runs_->profile, nullptr)->timeline(); }
+
   absl::Status CheckAccess(int local, const void* address, int64_t num_bytes) const {
     const bool is_null = address == nullptr && num_bytes > 0;
     if (local >= 0 && local < size() && num_bytes >= 0 && !is_null) return absl::OkStatus();

@@ -11,14 +11,17 @@
 #include "absl/strings/str_cat.h"
 #include "graph/command_error.h"
 #include "graph/host/host_executable.h"
+#include "graph/host/host_profile.h"
 
 namespace reprise::internal {
 namespace {
 
+template <class Times>
 class ThreadedReplay {
  public:
-  explicit ThreadedReplay(const HostRecording& recording)
+  ThreadedReplay(const HostRecording& recording, Times& times)
       : recording_(recording),
+        times_(times),
         complete_(new std::atomic<bool>[recording.ranks() * recording.commands()]()),
         arrived_(new std::atomic<int>[recording.commands()]()),
         left_(new std::atomic<int>[recording.commands()]()),
@@ -84,6 +87,7 @@ class ThreadedReplay {
       const std::atomic<bool>& complete = Complete(rank, wait.command.value());
       if (!Await([&] { return complete.load(std::memory_order_acquire); })) return false;
     }
+    times_.Begin(rank, c);
     const bool collective = IsCollective(command.command);
     if (collective && !Meet(arrived_[c])) return false;
     if (const HostWork& work = recording_.work[c][rank]; work != nullptr) {
@@ -95,11 +99,13 @@ class ThreadedReplay {
       }
     }
     if (collective && !Meet(left_[c])) return false;
+    times_.End(rank, c);
     Complete(rank, c).store(true, std::memory_order_release);
     return true;
   }
 
   const HostRecording& recording_;
+  Times& times_;  // each thread tells of its own commands
   std::array<std::vector<int>, kNumLanes> lanes_;
   std::unique_ptr<std::atomic<bool>[]> complete_;            // by rank and command
   std::unique_ptr<std::atomic<int>[]> arrived_, left_;       // by command: ranks that have begun, and done, their part
@@ -109,6 +115,12 @@ class ThreadedReplay {
 
 }  // namespace
 
-absl::Status ReplayOnThreads(const HostRecording& recording) { return ThreadedReplay(recording).Run(); }
+template <class Times>
+absl::Status ReplayOnThreads(const HostRecording& recording, Times& times) {
+  return ThreadedReplay<Times>(recording, times).Run();
+}
+
+template absl::Status ReplayOnThreads(const HostRecording&, Untimed&);
+template absl::Status ReplayOnThreads(const HostRecording&, ReplayTimes&);
 
 }  // namespace reprise::internal
