@@ -95,8 +95,7 @@ class GraphPlanner {
     }
     std::vector<CommandId> after;
     if (copy.previous >= 0 && copy_readers_[copy.previous].valid()) after.push_back(copy_readers_[copy.previous]);
-    const int limit = copy.first_access - 1 - *plan_.options.prefetch_depth;
-    if (limit >= 0) after.push_back(access_commands_[limit]);
+    if (copy.limit >= 0) after.push_back(access_commands_[copy.limit]);
     builder_.Add(AllGather{copy.unit, copy.slot, AxisId(0)}, Lane::kAllGather, std::move(uses), after);
   }
 

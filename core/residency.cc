@@ -13,13 +13,19 @@ class GatherPlanner {
                 Residency residency)
       : accesses_(accesses),
         residency_(residency),
-        prefetch_depth_(prefetch_depth),
+        limits_(accesses.size(), -1),
         slot_copy_(slots, -1),
         unit_copy_(num_units, -1),
         uses_(num_units),
         uses_done_(num_units, 0) {
     for (size_t a = 0; a < accesses.size(); ++a) {
       for (UnitId unit : accesses[a].units) uses_[unit.value()].push_back(static_cast<int>(a));
+    }
+    std::vector<int> reading;
+    for (size_t a = 0; a < accesses.size(); ++a) {
+      const int64_t limit = static_cast<int64_t>(reading.size()) - 1 - prefetch_depth;
+      if (limit >= 0) limits_[a] = reading[limit];
+      if (!accesses[a].units.empty()) reading.push_back(static_cast<int>(a));
     }
     for (int s = 0; s < slots; ++s) idle_.insert({-1, s});
   }
@@ -80,7 +86,8 @@ class GatherPlanner {
     }
     const int index = Occupy(unit, slot);
     GatheredCopy& copy = plan_.copies[index];
-    copy.issue_after = std::max(issued_, access - 1 - prefetch_depth_);
+    copy.limit = limits_[access];
+    copy.issue_after = std::max(issued_, copy.limit);
     if (copy.previous >= 0) copy.issue_after = std::max(copy.issue_after, plan_.copies[copy.previous].last_access);
     issued_ = copy.issue_after;
     return index;
@@ -98,7 +105,7 @@ class GatherPlanner {
   }
 
   // Whether a copy's last reader keeps a gather into its slot from running as early as the prefetch depth allows.
-  bool Delays(int copy, int access) const { return plan_.copies[copy].last_access > access - 1 - prefetch_depth_; }
+  bool Delays(int copy, int access) const { return plan_.copies[copy].last_access > limits_[access]; }
 
   // A new copy of `unit` in `slot`, whose idle entry is gone.
   int Occupy(UnitId unit, int slot) {
@@ -135,7 +142,7 @@ class GatherPlanner {
 
   const std::vector<WeightAccess>& accesses_;
   const Residency residency_;
-  const int prefetch_depth_;
+  std::vector<int> limits_;             // by access: the one that its gathers must not run ahead of; -1: none
   std::vector<int> slot_copy_;          // by slot: its present copy
   std::vector<int> unit_copy_;          // by unit: its present copy
   std::vector<std::vector<int>> uses_;  // by unit: accesses that need it

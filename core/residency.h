@@ -21,6 +21,7 @@ struct GatheredCopy {
   int slot = 0;
   bool resident_at_start = false;  // not gathered here
   int first_access = -1;           // that needs it; -1 for a start resident that is never read
+  int limit = -1;                  // access that the gather must not run ahead of; -1: none
   int last_access = -1;
   int previous = -1;     // copy that held the slot before; -1: none
   int issue_after = -1;  // the gather is issued once this access has been; -1: at the head

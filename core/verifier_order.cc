@@ -1,4 +1,6 @@
 // Check::kOrder, kFork and kJoin: the limits of the plan, and the way in and out of every lane.
+#include <algorithm>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -41,28 +43,37 @@ absl::Status CheckGradientSlot(const CheckedSchedule& schedule, int slot, const 
   return absl::OkStatus();
 }
 
-// Executions of calls, forward and backward, in issue order: what prefetch depth counts.
+bool ReadsWeights(const Plan& plan, const ScheduledCommand& command) {
+  return std::any_of(command.uses.begin(), command.uses.end(), [&](const BufferUse& use) {
+    return use.role == Role::kParameter && plan.buffer(use.buffer).storage != Storage::kWeights;
+  });
+}
+
+// Executions of calls that read gathered weights, forward and backward, in issue order: what prefetch depth counts.
 struct Accesses {
   std::vector<CommandId> commands;
   // By command: the access it belongs to; -1: none. A recomputation belongs to the backward call that follows it.
   std::vector<int> of_command;
 };
 
-Accesses FindAccesses(const Schedule& schedule) {
+Accesses FindAccesses(const Plan& plan, const Schedule& schedule) {
   Accesses accesses;
+  bool reads = false;
   accesses.of_command.assign(schedule.commands.size(), -1);
   for (size_t i = 0; i < schedule.commands.size(); ++i) {
     const Command& command = schedule.commands[i].command;
     const Forward* forward = std::get_if<Forward>(&command);
     if (forward == nullptr && !std::holds_alternative<Backward>(command)) continue;
     accesses.of_command[i] = static_cast<int>(accesses.commands.size());
-    if (forward == nullptr || !forward->recompute) accesses.commands.push_back(CommandId(static_cast<int64_t>(i)));
+    reads = reads || ReadsWeights(plan, schedule.commands[i]);
+    if (forward != nullptr && forward->recompute) continue;
+    if (std::exchange(reads, false)) accesses.commands.push_back(CommandId(static_cast<int64_t>(i)));
   }
   return accesses;
 }
 
 absl::Status CheckPrefetch(const CheckedSchedule& schedule, const Slots<Copy>& slots) {
-  const Accesses accesses = FindAccesses(schedule.schedule());
+  const Accesses accesses = FindAccesses(schedule.plan(), schedule.schedule());
   const int64_t depth = *schedule.plan().options.prefetch_depth;
   for (const auto& [slot, copies] : slots) {
     for (const Copy& copy : copies) {

@@ -24,7 +24,8 @@ Plan ComputeOnly(Plan plan) {
     std::vector<ScheduledCommand> kept;
     for (ScheduledCommand& command : schedule.commands) {
       if (!Computes(command.command)) continue;
-      command.waits.clear();  // all that is left is on the compute lane
+      command.waits.clear();
+      command.lane = Lane::kCompute;
       kept.push_back(std::move(command));
     }
     if (!kept.empty()) schedule.commands = std::move(kept);

@@ -102,7 +102,9 @@ class HostWorld : public World {
     runs_->profile = std::make_shared<internal::HostProfile>(fingerprint);
     return absl::OkStatus();
   }
-  absl::StatusOr<Timeline> EndProfile() override { return std::exchange(runs_->profile, nullptr)->timeline(); }
+  absl::StatusOr<LocalProfile> EndProfile() override {
+    return LocalProfile{.timeline = std::exchange(runs_->profile, nullptr)->timeline()};
+  }
 
   absl::Status CheckAccess(int local, const void* address, int64_t num_bytes) const {
     const bool is_null = address == nullptr && num_bytes > 0;

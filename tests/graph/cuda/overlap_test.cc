@@ -2,7 +2,9 @@
 // input's gradient kept, two ranks, two weight slots. A collective counts as overlapped if compute covers at least
 // kOverlappedFraction of its time.
 //
-// What cannot overlap: the gathers that the first call of a phase waits for, and the last reduction.
+// What cannot overlap: the graph's first gather and its last reduction. The founding system also waits for the first
+// gather of each backward, so that it overlaps 6 of 8 and 12 of 16 gathers, and 6 of 8 reductions; the figures here are
+// at least those.
 #include <algorithm>
 #include <iostream>
 #include <map>
@@ -106,10 +108,10 @@ class OverlapTest : public ::testing::Test {
   std::string results_;
 };
 
-TEST_F(OverlapTest, OneMicrobatchPerGraph) { ExpectEveryReplay({.residency = Residency::kOff}, {8, 6, 4, 3}); }
+TEST_F(OverlapTest, OneMicrobatchPerGraph) { ExpectEveryReplay({.residency = Residency::kOff}, {8, 7, 4, 3}); }
 
 TEST_F(OverlapTest, TwoMicrobatchesPerGraphAndTheSameBytesWithResidency) {
-  ExpectEveryReplay({.microbatches_per_graph = 2, .residency = Residency::kOff}, {16, 12, 8, 7});
+  ExpectEveryReplay({.microbatches_per_graph = 2, .residency = Residency::kOff}, {16, 15, 8, 7});
   const std::string without = results_;
   ExpectEveryReplay({.microbatches_per_graph = 2, .residency = Residency::kKeep}, {10, 9, 8, 7});
   EXPECT_TRUE(results_ == without);

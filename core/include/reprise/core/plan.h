@@ -26,7 +26,9 @@ enum class Tail : uint8_t { kInGraph, kCarried };
 
 // Unset: the planner's choice, shown in the plan's text. The planner writes its choices into Plan::options.
 struct PlanOptions {
-  std::optional<int> prefetch_depth = {};  // the gather for call i waits for call i - 1 - depth; at least 0, default 1
+  // Of the calls that read weights, the gather for the i-th waits for the one numbered i - 1 - depth; at least 0,
+  // default 1.
+  std::optional<int> prefetch_depth = {};
   std::optional<int> weight_slots = {};    // gathered copies that live at once; at least 1, default 2
   // Wire gradients that live at once; at least 1, default 2. A plan has no more than its graphs have wire gradients.
   std::optional<int> gradient_slots = {};
