@@ -3,6 +3,7 @@
 #include <set>
 #include <string>
 #include <tuple>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
@@ -34,6 +35,23 @@ TEST(PlanCountsTest, FoundingFigures) {
     const PlanSummary on = Step(4, 2, {.weight_slots = 2, .microbatches_per_graph = per_graph});
     EXPECT_EQ(on.all_gathers, 10) << per_graph;
     EXPECT_EQ(on.reduce_scatters, 8) << per_graph;
+  }
+}
+
+// Eight units of 4096 x 4096 in bfloat16 on two ranks, without optimizer state. Per element a rank keeps its part of
+// the weights, of the accumulators in float32 and of the masters where they differ; less than 1 MiB comes beside. Two
+// slots of either kind and less than one copy more, of what is received and of activations, are transient.
+TEST(PlanCountsTest, FoundingMemory) {
+  constexpr int64_t kMiB = 1 << 20, kElements = int64_t{8} * 4096 * 4096, kUnitBytes = int64_t{2} * 4096 * 4096;
+  const absl::StatusOr<Model> model = StackModel(8, {4096, 4096}, DType::kBFloat16, 2);
+  ASSERT_TRUE(model.ok()) << model.status();
+  for (const auto& [master, per_element] : {std::pair(DType::kBFloat16, 6), std::pair(DType::kFloat32, 10)}) {
+    const absl::StatusOr<Plan> plan = PlanTraining(*model, 2, {.master = master, .optimizer_states = 0});
+    ASSERT_TRUE(plan.ok()) << plan.status();
+    EXPECT_GE(plan->memory.persistent_bytes(), kElements * per_element / 2);
+    EXPECT_LT(plan->memory.persistent_bytes(), kElements * per_element / 2 + kMiB);
+    EXPECT_GE(plan->memory.transient_bytes(), 4 * kUnitBytes);
+    EXPECT_LT(plan->memory.transient_bytes(), 5 * kUnitBytes);
   }
 }
 

@@ -1,0 +1,83 @@
+// AllKindsOfChains: one chain for each way to use parameters.
+#include "tests/graph/chain_oracle.h"
+
+namespace reprise::testing {
+
+using Kind = ChainCall::Kind;
+
+// Shards are cut at multiples of 128 bytes, so that all of a small parameter lies on rank 0, and each of 8 ranks has a
+// part of the 469 elements of OddSizes only.
+std::vector<ChainSpec> AllKindsOfChains() {
+  return {
+      {.name = "OddSizes",
+       .parameters = {{"w0", "a", {67, 7}}, {"w1", "b", {7, 67}}, {"w2", "c", {3, 7}}},
+       .calls = {{.kind = Kind::kLinear, .weight = "w0", .whole_unit = true},
+                 {.kind = Kind::kLinear, .weight = "w1", .whole_unit = true},
+                 {.kind = Kind::kLinear, .weight = "w2"}}},
+      {.name = "EmptyShards",
+       .parameters = {{"one", "a", {1, 1}},
+                      {"scale", "b", {1}, DType::kFloat32},
+                      {"shift", "b", {1}, DType::kBFloat16},
+                      {.name = "none", .unit = "b", .shape = {0, 3}, .unused = true},
+                      {"two", "c", {2, 1}}},
+       .calls = {{.kind = Kind::kLinear, .weight = "one", .whole_unit = true},
+                 {.kind = Kind::kAffine, .weight = "scale", .shift = "shift"},
+                 {.kind = Kind::kLinear, .weight = "two"}},
+       .width = 1},
+      {.name = "FrozenUnit",
+       .parameters = {{"w0", "a", {5, 7}},
+                      {.name = "frozen", .unit = "b", .shape = {7, 5}, .trainable = false},
+                      {"w2", "c", {3, 7}}},
+       .calls = {{.kind = Kind::kLinear, .weight = "w0", .whole_unit = true},
+                 {.kind = Kind::kLinearRelu, .weight = "frozen", .whole_unit = true},
+                 {.kind = Kind::kLinear, .weight = "w2", .whole_unit = true}}},
+      {.name = "TiedWeights",
+       .parameters = {{"tied", "a", {7, 7}}, {"w1", "b", {7, 7}}, {"w2", "b", {3, 7}}},
+       .calls = {{.kind = Kind::kLinear, .weight = "tied"},
+                 {.kind = Kind::kLinear, .weight = "w1"},
+                 {.kind = Kind::kLinear, .weight = "tied"},
+                 {.kind = Kind::kLinear, .weight = "w2"}}},
+      {.name = "RepeatedUnit",
+       .parameters = {{"w0", "a", {5, 5}}, {"w1", "b", {5, 5}}, {"w2", "c", {3, 5}}},
+       .calls = {{.kind = Kind::kLinear, .weight = "w0", .whole_unit = true},
+                 {.kind = Kind::kLinear, .weight = "w0", .whole_unit = true},
+                 {.kind = Kind::kLinear, .weight = "w1", .whole_unit = true},
+                 {.kind = Kind::kLinearRelu, .weight = "w0", .whole_unit = true},
+                 {.kind = Kind::kLinear, .weight = "w2", .whole_unit = true}},
+       .width = 5},
+      {.name = "NestedUnits",
+       .parameters = {{"before", "outer", {5, 7}}, {"w", "inner", {5, 5}}, {"after", "outer", {3, 5}}},
+       .calls = {{.kind = Kind::kLinear, .weight = "before"},
+                 {.kind = Kind::kLinearRelu, .weight = "w", .whole_unit = true},
+                 {.kind = Kind::kLinear, .weight = "after"}}},
+      {.name = "CallsWithoutAUnit",
+       .parameters = {{"w0", "a", {5, 7}}, {"w1", "b", {3, 5}}},
+       .calls = {{.kind = Kind::kRelu},
+                 {.kind = Kind::kLinear, .weight = "w0", .whole_unit = true},
+                 {.kind = Kind::kRelu},
+                 {.kind = Kind::kRelu},
+                 {.kind = Kind::kLinear, .weight = "w1", .whole_unit = true}}},
+      {.name = "MixedDtypesInOneUnit",
+       .parameters = {{"scale", "a", {7}, DType::kFloat32},
+                      {"shift", "a", {7}, DType::kBFloat16},
+                      {"w0", "a", {7, 7}},
+                      {"w1", "b", {3, 7}}},
+       .calls = {{.kind = Kind::kLinear, .weight = "w0"},
+                 {.kind = Kind::kAffine, .weight = "scale", .shift = "shift"},
+                 {.kind = Kind::kLinear, .weight = "w1"}}},
+      {.name = "Recompute",
+       .parameters = {{"w0", "a", {5, 7}}, {"w1", "b", {7, 5}}, {"w2", "c", {3, 7}}},
+       .calls = {{.kind = Kind::kLinearRelu, .weight = "w0", .whole_unit = true, .recompute = true},
+                 {.kind = Kind::kRelu, .recompute = true},
+                 {.kind = Kind::kLinearRelu, .weight = "w1", .whole_unit = true, .recompute = true},
+                 {.kind = Kind::kLinear, .weight = "w2", .recompute = true}}},
+      {.name = "UnusedParameters",
+       .parameters = {{"w0", "a", {5, 7}},
+                      {.name = "beside", .unit = "a", .shape = {3}, .unused = true},
+                      {.name = "alone", .unit = "b", .shape = {67}, .dtype = DType::kFloat32, .unused = true},
+                      {"w1", "c", {3, 5}}},
+       .calls = {{.kind = Kind::kLinear, .weight = "w0"}, {.kind = Kind::kLinear, .weight = "w1", .whole_unit = true}}},
+  };
+}
+
+}  // namespace reprise::testing

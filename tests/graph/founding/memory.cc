@@ -1,0 +1,91 @@
+// What a session takes is what its plan says, does not grow, and is given back.
+#include "tests/graph/founding/founding.h"
+#include "tests/graph/founding/watched_world.h"
+#include "tests/testing/status_matchers.h"
+
+namespace reprise::testing {
+namespace {
+
+constexpr int64_t kUnits = 8, kWidth = 256, kRows = 2;
+constexpr int64_t kUnitBytes = kWidth * kWidth * 2;  // of one gathered copy
+
+// Eight units of one square weight in bfloat16.
+Chain Stack() {
+  ChainSpec spec = {.name = "Stack", .rows = kRows, .width = kWidth};
+  for (int64_t i = 0; i < kUnits; ++i) {
+    const std::string name = std::string(1, static_cast<char>('a' + i));
+    spec.parameters.push_back({name, name, {kWidth, kWidth}});
+    spec.calls.push_back({.kind = ChainCall::Kind::kLinear, .weight = name, .whole_unit = true});
+  }
+  return MakeChain(spec, DType::kBFloat16);
+}
+
+int64_t Aligned(int64_t bytes) { return (bytes + kBufferAlignment - 1) / kBufferAlignment * kBufferAlignment; }
+
+// Two staging slots of each input, the loss, and what a step keeps.
+int64_t BytesBesideShards() {
+  return 2 * (Aligned(kRows * kWidth * 2) + Aligned(kRows * 4)) + Aligned(4) + Aligned(sizeof(ControlBlock)) +
+         Aligned(sizeof(StepState)) + Aligned(kUnits * sizeof(double)) + Aligned(sizeof(MetricsRing));
+}
+
+// The founding formula, with accumulators in float32: weights and accumulators, and masters where their dtype differs.
+TEST_P(FoundingTest, PersistentBytesAreTheFormula) {
+  for (const DType master : {DType::kBFloat16, DType::kFloat32}) {
+    REPRISE_ASSERT_OK_AND_ASSIGN(const ChainTraining training, StartTraining(world_, Stack(), Options(), master));
+    const int64_t per_element = 2 + 4 + (master == DType::kFloat32 ? 4 : 0);
+    const int64_t shards = kUnits * kWidth * kWidth * per_element / ranks();
+    const CaptureReport& report = training.session->capture();
+    EXPECT_EQ(report.persistent_bytes, training.session->plan().memory.persistent_bytes());
+    EXPECT_EQ(report.persistent_bytes, shards + BytesBesideShards()) << Name(master);
+  }
+}
+
+// Beside the slots one copy more is all that activations and what a rank receives of a reduction may take; where one
+// rank receives all of it, that is another copy.
+TEST_P(FoundingTest, TransientBytesAreSlotsAndOneCopyMore) {
+  for (const int slots : {1, 2, 4}) {
+    REPRISE_ASSERT_OK_AND_ASSIGN(
+        const ChainTraining training,
+        StartTraining(world_, Stack(), Options({.weight_slots = slots, .gradient_slots = slots})));
+    const MemoryPlan& memory = training.session->plan().memory;
+    EXPECT_EQ(training.session->capture().transient_bytes, memory.transient_bytes());
+    EXPECT_GE(memory.transient_bytes(), slots * kUnitBytes);
+    const int64_t copies = 2 * slots + 1 + (ranks() == 1 ? 1 : 0);
+    EXPECT_LT(memory.transient_bytes(), copies * kUnitBytes) << slots << " slots of either kind";
+  }
+}
+
+TEST_P(FoundingTest, MemoryIsThePlansRestsBetweenStepsAndGoesWithItsOwners) {
+  const auto world = std::make_shared<WatchedWorld>(world_);
+  const MemoryUse at_start = world_->memory();
+  MemoryUse first;  // at rest: communicators take memory when they are first used
+  for (int cycle = 0; cycle < 3; ++cycle) {
+    {
+      REPRISE_ASSERT_OK_AND_ASSIGN(const ChainTraining training, StartTraining(world, Stack(), Options()));
+      const MemoryPlan& memory = training.session->plan().memory;
+      const int64_t planned = memory.persistent_bytes() + memory.transient_bytes();
+      EXPECT_EQ(world->live_bytes(), planned);
+      for (int64_t step = 0; step < 3; ++step) {
+        ASSERT_THAT(RunMicrobatches(training, step, {.learning_rate = 0.01f, .microbatches = 2}), IsOk());
+        ASSERT_THAT(training.session->EndStep(), IsOk());
+        ASSERT_THAT(training.session->Synchronize(), IsOk());
+        const MemoryUse rest = world_->memory();
+        if (cycle == 0 && step == 0) first = rest;
+        EXPECT_EQ(world->live_bytes(), planned);
+        EXPECT_EQ(rest.requested, first.requested);
+        EXPECT_EQ(rest.rounding, first.rounding);
+        EXPECT_EQ(rest.recording, first.recording);
+        EXPECT_LE(rest.communication, first.communication) << "cycle " << cycle << " step " << step;
+      }
+    }
+    EXPECT_EQ(world->live_bytes(), 0);
+    const MemoryUse left = world_->memory();
+    EXPECT_EQ(left.requested, at_start.requested);
+    EXPECT_EQ(left.rounding, at_start.rounding);
+    EXPECT_EQ(left.recording, at_start.recording);
+    EXPECT_LE(left.communication, first.communication);
+  }
+}
+
+}  // namespace
+}  // namespace reprise::testing
