@@ -4,6 +4,7 @@
 #include <string>
 #include <tuple>
 #include <utility>
+#include <variant>
 
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
@@ -53,6 +54,35 @@ TEST(PlanCountsTest, FoundingMemory) {
     EXPECT_GE(plan->memory.transient_bytes(), 4 * kUnitBytes);
     EXPECT_LT(plan->memory.transient_bytes(), 5 * kUnitBytes);
   }
+}
+
+// The frozen first unit is gathered for forward alone: nothing asks its backward for a gradient. The other is gathered
+// twice and reduced.
+TEST(PlanCountsTest, AFrozenUnitWhoseInputNeedsNoGradientHasNoBackward) {
+  ModelBuilder builder;
+  TensorId x = builder.AddInput({.name = "x", .shape = {2, 4}});
+  for (const bool trainable : {false, true}) {
+    const std::string name = trainable ? "trainable" : "frozen";
+    const UnitId unit = builder.AddUnit(name);
+    builder.AddParameter(unit, {.name = name + ".weight", .shape = {4, 4}, .trainable = trainable});
+    const TensorId y = builder.AddActivation({.name = name + ".y", .shape = {2, 4}});
+    builder.AddCall({.name = name, .units = {unit}, .inputs = {x}, .outputs = {y}, .saved = {x}});
+    x = y;
+  }
+  const TensorId loss = builder.AddOutput({.name = "loss", .dtype = DType::kFloat32});
+  builder.AddCall({.name = "loss", .inputs = {x}, .outputs = {loss}, .saved = {x}});
+  builder.SetLoss(loss);
+  const absl::StatusOr<Plan> plan = PlanTraining(*builder.Build(), 2, {.residency = Residency::kOff});
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  const absl::StatusOr<PlanSummary> step = Summarize(*plan, 1);
+  ASSERT_TRUE(step.ok()) << step.status();
+  EXPECT_EQ(step->all_gathers, 3);
+  EXPECT_EQ(step->reduce_scatters, 1);
+  const auto& commands = plan->schedules[plan->first].commands;
+  EXPECT_EQ(std::count_if(commands.begin(), commands.end(),
+                          [](const ScheduledCommand& c) { return std::holds_alternative<Backward>(c.command); }),
+            2)
+      << "of the loss and of the trainable unit";
 }
 
 class StepOfEqualUnits : public ::testing::TestWithParam<std::tuple<int, int, int>> {};

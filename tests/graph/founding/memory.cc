@@ -1,4 +1,10 @@
 // What a session takes is what its plan says, does not grow, and is given back.
+#include <memory>
+#include <optional>
+#include <string>
+#include <variant>
+
+#include "absl/strings/str_cat.h"
 #include "tests/graph/founding/founding.h"
 #include "tests/graph/founding/watched_world.h"
 #include "tests/testing/status_matchers.h"
@@ -28,15 +34,20 @@ int64_t BytesBesideShards() {
          Aligned(sizeof(StepState)) + Aligned(kUnits * sizeof(double)) + Aligned(sizeof(MetricsRing));
 }
 
-// The founding formula, with accumulators in float32: weights and accumulators, and masters where their dtype differs.
+// The founding formula, with accumulators in float32: weights, accumulators, masters where their dtype differs, and
+// what the optimizer keeps.
 TEST_P(FoundingTest, PersistentBytesAreTheFormula) {
   for (const DType master : {DType::kBFloat16, DType::kFloat32}) {
-    REPRISE_ASSERT_OK_AND_ASSIGN(const ChainTraining training, StartTraining(world_, Stack(), Options(), master));
-    const int64_t per_element = 2 + 4 + (master == DType::kFloat32 ? 4 : 0);
-    const int64_t shards = kUnits * kWidth * kWidth * per_element / ranks();
-    const CaptureReport& report = training.session->capture();
-    EXPECT_EQ(report.persistent_bytes, training.session->plan().memory.persistent_bytes());
-    EXPECT_EQ(report.persistent_bytes, shards + BytesBesideShards()) << Name(master);
+    for (const Optimizer& optimizer : {Optimizer(Sgd{}), Optimizer(AdamW{})}) {
+      REPRISE_ASSERT_OK_AND_ASSIGN(const ChainTraining training,
+                                   StartTraining(world_, Stack(), Options({}, optimizer), master));
+      const bool keeps_moments = std::holds_alternative<AdamW>(optimizer);
+      const int64_t per_element = 2 + 4 + (master == DType::kFloat32 ? 4 : 0) + (keeps_moments ? 2 * 4 : 0);
+      const int64_t shards = kUnits * kWidth * kWidth * per_element / ranks();
+      const CaptureReport& report = training.session->capture();
+      EXPECT_EQ(report.persistent_bytes, training.session->plan().memory.persistent_bytes());
+      EXPECT_EQ(report.persistent_bytes, shards + BytesBesideShards()) << Name(master) << ", moments " << keeps_moments;
+    }
   }
 }
 
@@ -55,35 +66,38 @@ TEST_P(FoundingTest, TransientBytesAreSlotsAndOneCopyMore) {
   }
 }
 
+int64_t Taken(const MemoryUse& use) { return use.requested + use.rounding + use.recording + use.communication; }
+
+// Where the memory is a device's, the world's own account is checked too. A block that was not freed would count as
+// communication; small ones may come from what an earlier one left to the driver, so that only sums can be compared.
 TEST_P(FoundingTest, MemoryIsThePlansRestsBetweenStepsAndGoesWithItsOwners) {
   const auto world = std::make_shared<WatchedWorld>(world_);
   const MemoryUse at_start = world_->memory();
-  MemoryUse first;  // at rest: communicators take memory when they are first used
+  std::optional<int64_t> taken, left;  // at rest and at the end of the first cycle, in which communicators start
   for (int cycle = 0; cycle < 3; ++cycle) {
+    SCOPED_TRACE(absl::StrCat("cycle ", cycle));
     {
       REPRISE_ASSERT_OK_AND_ASSIGN(const ChainTraining training, StartTraining(world, Stack(), Options()));
       const MemoryPlan& memory = training.session->plan().memory;
       const int64_t planned = memory.persistent_bytes() + memory.transient_bytes();
-      EXPECT_EQ(world->live_bytes(), planned);
+      const int64_t requested = world_->memory().requested;
       for (int64_t step = 0; step < 3; ++step) {
         ASSERT_THAT(RunMicrobatches(training, step, {.learning_rate = 0.01f, .microbatches = 2}), IsOk());
         ASSERT_THAT(training.session->EndStep(), IsOk());
         ASSERT_THAT(training.session->Synchronize(), IsOk());
         const MemoryUse rest = world_->memory();
-        if (cycle == 0 && step == 0) first = rest;
+        if (!taken.has_value()) taken = Taken(rest);
         EXPECT_EQ(world->live_bytes(), planned);
-        EXPECT_EQ(rest.requested, first.requested);
-        EXPECT_EQ(rest.rounding, first.rounding);
-        EXPECT_EQ(rest.recording, first.recording);
-        EXPECT_LE(rest.communication, first.communication) << "cycle " << cycle << " step " << step;
+        EXPECT_EQ(rest.requested, requested);
+        EXPECT_LE(Taken(rest), *taken) << "step " << step;
       }
     }
+    const MemoryUse rest = world_->memory();
+    if (!left.has_value()) left = Taken(rest);
     EXPECT_EQ(world->live_bytes(), 0);
-    const MemoryUse left = world_->memory();
-    EXPECT_EQ(left.requested, at_start.requested);
-    EXPECT_EQ(left.rounding, at_start.rounding);
-    EXPECT_EQ(left.recording, at_start.recording);
-    EXPECT_LE(left.communication, first.communication);
+    EXPECT_EQ(rest.requested, at_start.requested);
+    EXPECT_EQ(rest.recording, at_start.recording);
+    EXPECT_LE(Taken(rest), *left);
   }
 }
 
