@@ -1,4 +1,4 @@
-// A world that passes everything on to another, for tests that change or watch one thing.
+// A world that passes all but profiles on to another, for tests that change or watch one thing.
 #ifndef REPRISE_TESTS_GRAPH_FORWARDING_WORLD_H_
 #define REPRISE_TESTS_GRAPH_FORWARDING_WORLD_H_
 
