@@ -103,6 +103,43 @@ TEST(LayoutTest, SegmentsSplitAParameterWhereShardsMeet) {
   EXPECT_THAT(Segments(group, 1), ElementsAre(ShardSegment{ParameterId(1), 0, 64, 36}));
 }
 
+std::vector<ParameterSpec> OfShapes(const std::vector<Shape>& shapes) {
+  std::vector<ParameterSpec> parameters;
+  for (const Shape& shape : shapes) parameters.push_back({.shape = shape});
+  return parameters;
+}
+
+// The founding system's shapes, which it packs by rows: here each of these small parameters begins an alignment, so
+// that they lie in their order and a rank's part ends where an alignment does.
+TEST(LayoutTest, FoundingShapes) {
+  struct Case {
+    int world_size;
+    std::vector<Shape> shapes;
+    int64_t shard_elements;
+    std::vector<std::vector<int>> parameters_of_ranks;
+  };
+  const Case cases[] = {
+      {2, {{5, 4}, {2, 6}, {3}}, 2 * kAlignment, {{0, 1}, {2}}},
+      {2, {{4, 4}, {1, 6}}, kAlignment, {{0}, {1}}},
+      {5, {{2, 6}, {4, 4}, {4, 4}, {1, 2}, {1, 6}}, kAlignment, {{0}, {1}, {2}, {3}, {4}}},
+      {2, {{7, 3}, {2, 5}, {7}}, 2 * kAlignment, {{0, 1}, {2}}},
+  };
+  for (const Case& c : cases) {
+    REPRISE_ASSERT_OK_AND_ASSIGN(const ModelLayout layout, LayOut(OneUnit(OfShapes(c.shapes)), c.world_size));
+    const FlatGroup& group = layout.units[0].groups[0];
+    EXPECT_EQ(group.shard_elements, c.shard_elements);
+    EXPECT_EQ(group.num_elements, c.world_size * c.shard_elements);
+    for (size_t p = 0; p < c.shapes.size(); ++p) {
+      EXPECT_EQ(layout.parameters[p].first_element, static_cast<int64_t>(p) * kAlignment);
+    }
+    for (int rank = 0; rank < c.world_size; ++rank) {
+      std::vector<int> held;
+      for (const ShardSegment& segment : Segments(group, rank)) held.push_back(segment.parameter.value());
+      EXPECT_EQ(held, c.parameters_of_ranks[rank]) << "rank " << rank << " of " << c.world_size;
+    }
+  }
+}
+
 TEST(LayoutTest, WorldSizeBelowOneIsRefused) {
   EXPECT_THAT(LayOut(OneUnit({}), 0), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("world size is 0")));
   EXPECT_THAT(LayOut(OneUnit({}), -2), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("world size is -2")));

@@ -3,6 +3,8 @@
 #include <set>
 #include <string>
 #include <tuple>
+#include <utility>
+#include <variant>
 
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
@@ -35,6 +37,52 @@ TEST(PlanCountsTest, FoundingFigures) {
     EXPECT_EQ(on.all_gathers, 10) << per_graph;
     EXPECT_EQ(on.reduce_scatters, 8) << per_graph;
   }
+}
+
+// Eight units of 4096 x 4096 in bfloat16 on two ranks, without optimizer state. Per element a rank keeps its part of
+// the weights, of the accumulators in float32 and of the masters where they differ; less than 1 MiB comes beside. Two
+// slots of either kind and less than one copy more, of what is received and of activations, are transient.
+TEST(PlanCountsTest, FoundingMemory) {
+  constexpr int64_t kMiB = 1 << 20, kElements = int64_t{8} * 4096 * 4096, kUnitBytes = int64_t{2} * 4096 * 4096;
+  const absl::StatusOr<Model> model = StackModel(8, {4096, 4096}, DType::kBFloat16, 2);
+  ASSERT_TRUE(model.ok()) << model.status();
+  for (const auto& [master, per_element] : {std::pair(DType::kBFloat16, 6), std::pair(DType::kFloat32, 10)}) {
+    const absl::StatusOr<Plan> plan = PlanTraining(*model, 2, {.master = master, .optimizer_states = 0});
+    ASSERT_TRUE(plan.ok()) << plan.status();
+    EXPECT_GE(plan->memory.persistent_bytes(), kElements * per_element / 2);
+    EXPECT_LT(plan->memory.persistent_bytes(), kElements * per_element / 2 + kMiB);
+    EXPECT_GE(plan->memory.transient_bytes(), 4 * kUnitBytes);
+    EXPECT_LT(plan->memory.transient_bytes(), 5 * kUnitBytes);
+  }
+}
+
+// The frozen first unit is gathered for forward alone: nothing asks its backward for a gradient. The other is gathered
+// twice and reduced.
+TEST(PlanCountsTest, AFrozenUnitWhoseInputNeedsNoGradientHasNoBackward) {
+  ModelBuilder builder;
+  TensorId x = builder.AddInput({.name = "x", .shape = {2, 4}});
+  for (const bool trainable : {false, true}) {
+    const std::string name = trainable ? "trainable" : "frozen";
+    const UnitId unit = builder.AddUnit(name);
+    builder.AddParameter(unit, {.name = name + ".weight", .shape = {4, 4}, .trainable = trainable});
+    const TensorId y = builder.AddActivation({.name = name + ".y", .shape = {2, 4}});
+    builder.AddCall({.name = name, .units = {unit}, .inputs = {x}, .outputs = {y}, .saved = {x}});
+    x = y;
+  }
+  const TensorId loss = builder.AddOutput({.name = "loss", .dtype = DType::kFloat32});
+  builder.AddCall({.name = "loss", .inputs = {x}, .outputs = {loss}, .saved = {x}});
+  builder.SetLoss(loss);
+  const absl::StatusOr<Plan> plan = PlanTraining(*builder.Build(), 2, {.residency = Residency::kOff});
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  const absl::StatusOr<PlanSummary> step = Summarize(*plan, 1);
+  ASSERT_TRUE(step.ok()) << step.status();
+  EXPECT_EQ(step->all_gathers, 3);
+  EXPECT_EQ(step->reduce_scatters, 1);
+  const auto& commands = plan->schedules[plan->first].commands;
+  EXPECT_EQ(std::count_if(commands.begin(), commands.end(),
+                          [](const ScheduledCommand& c) { return std::holds_alternative<Backward>(c.command); }),
+            2)
+      << "of the loss and of the trainable unit";
 }
 
 class StepOfEqualUnits : public ::testing::TestWithParam<std::tuple<int, int, int>> {};

@@ -10,12 +10,13 @@
 #include "absl/strings/str_cat.h"
 #include "reprise/core/status_macros.h"
 #include "reprise/graph/host_world.h"
+#include "tests/graph/forwarding_world.h"
 
 namespace reprise::testing {
 
-class BreakableWorld : public World {
+class BreakableWorld : public ForwardingWorld {
  public:
-  explicit BreakableWorld(int size) : inner_(*CreateHostWorld({.size = size})) {}
+  explicit BreakableWorld(int size) : ForwardingWorld(*CreateHostWorld({.size = size})) {}
 
   // The error of every replay from then on.
   void BreakReplays(absl::Status error) { record_->error = std::move(error); }
@@ -25,31 +26,17 @@ class BreakableWorld : public World {
   // Names of the schedules replayed since the last call.
   std::vector<std::string> TakeReplayed() { return std::exchange(record_->replayed, {}); }
 
-  int size() const override { return inner_->size(); }
-  absl::Span<const int> local_ranks() const override { return inner_->local_ranks(); }
   absl::StatusOr<std::shared_ptr<MemoryBlock>> Allocate(MemoryKind kind, int64_t num_bytes) override {
     if (allocated_ + num_bytes > limit_) {
       return absl::ResourceExhaustedError(absl::StrCat("no room for ", num_bytes, " bytes"));
     }
     allocated_ += num_bytes;
-    return inner_->Allocate(kind, num_bytes);
-  }
-  absl::Status CopyToRank(int local, void* destination, const void* source, int64_t num_bytes) override {
-    return inner_->CopyToRank(local, destination, source, num_bytes);
-  }
-  absl::Status CopyToHost(int local, void* destination, const void* source, int64_t num_bytes) override {
-    return inner_->CopyToHost(local, destination, source, num_bytes);
-  }
-  absl::Status FillBytes(int local, void* destination, uint8_t value, int64_t num_bytes) override {
-    return inner_->FillBytes(local, destination, value, num_bytes);
-  }
-  absl::Status Synchronize() override { return inner_->Synchronize(); }
-  absl::StatusOr<std::vector<std::string>> ExchangeBytes(absl::Span<const std::string> one_per_local_rank) override {
-    return inner_->ExchangeBytes(one_per_local_rank);
+    return ForwardingWorld::Allocate(kind, num_bytes);
   }
   absl::StatusOr<std::unique_ptr<Recorder>> NewRecorder(Execution execution,
                                                         std::shared_ptr<const Bindings> bindings) override {
-    REPRISE_ASSIGN_OR_RETURN(std::unique_ptr<Recorder> recorder, inner_->NewRecorder(execution, std::move(bindings)));
+    REPRISE_ASSIGN_OR_RETURN(std::unique_ptr<Recorder> recorder,
+                             ForwardingWorld::NewRecorder(execution, std::move(bindings)));
     return std::make_unique<BreakableRecorder>(std::move(recorder), record_);
   }
 
@@ -92,7 +79,6 @@ class BreakableWorld : public World {
     std::shared_ptr<Replays> record_;
   };
 
-  std::shared_ptr<World> inner_;
   std::shared_ptr<Replays> record_ = std::make_shared<Replays>();
   int64_t limit_ = int64_t{1} << 40, allocated_ = 0;
 };

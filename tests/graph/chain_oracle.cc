@@ -41,12 +41,8 @@ struct Matrix {
 // The calls of a chain, one kind of arithmetic each; kLinearRelu is two of them.
 class ChainLoop {
  public:
-  ChainLoop(const Chain& chain, const std::vector<std::vector<double>>& weights) : chain_(chain) {
-    for (const std::vector<double>& parameter : weights) {
-      weights_.emplace_back();
-      for (const double value : parameter) weights_.back().push_back({value, 0});
-      gradient_.parameters.emplace_back(parameter.size());
-    }
+  ChainLoop(const Chain& chain, const ChainWeights& weights) : chain_(chain), weights_(weights) {
+    for (const std::vector<Approximate>& parameter : weights) gradient_.parameters.emplace_back(parameter.size());
     for (const ChainCall& call : chain.spec.calls) {
       if (call.kind == ChainCall::Kind::kLinearRelu) {
         calls_.push_back({.kind = ChainCall::Kind::kLinear, .weight = call.weight});
@@ -75,12 +71,13 @@ class ChainLoop {
   size_t IndexOf(const std::string& parameter) const {
     return static_cast<size_t>(chain_.model.FindParameter(parameter)->value());
   }
-  // The gradient's dtype is the parameter's, or float32, which rounds less.
+  // The gradient's dtype is the parameter's, or float32, which rounds less. A device may round what it adds too.
   void AddGradient(size_t parameter, size_t element, const Approximate& term) {
     const ParameterSpec& spec = chain_.model.parameters()[parameter].spec;
     if (!spec.trainable) return;
     Approximate& sum = gradient_.parameters[parameter][element];
-    sum = Stored({sum.value + term.value, sum.error + term.error}, spec.dtype);
+    const Approximate added = sum.value == 0 ? term : Stored(term, spec.dtype);
+    sum = Stored({sum.value + added.value, sum.error + added.error}, spec.dtype);
   }
 
   Matrix Forward(const ChainCall& call, const Matrix& x) const {
@@ -201,14 +198,64 @@ class ChainLoop {
 
   const Chain& chain_;
   std::vector<ChainCall> calls_;
-  std::vector<std::vector<Approximate>> weights_;
+  const ChainWeights& weights_;
   ChainGradient gradient_;
+};
+
+// The mean over ranks and microbatches. Each gradient g_i within e_i is rounded to the wire's dtype, the ranks' are
+// added there (default transport) or in float32, and both sums and the division are in float32:
+//   error = (sum(e_i) + ((1 + ranks) u_wire + (ranks + microbatches + 2) 2^-24) sum(|g_i| + e_i)) / n.
+struct Mean {
+  double value = 0, error = 0, magnitude = 0;
+
+  void Add(const Approximate& a) {
+    value += a.value;
+    error += a.error;
+    magnitude += Magnitude(a);
+  }
+  Approximate Result(const Averaging& averaging, DType wire) const {
+    const int ranks = averaging.world_size;
+    const double n = ranks * averaging.microbatches;
+    const double roundings = (1 + ranks) * Epsilon(wire) + (ranks + averaging.microbatches + 2) * 0x1p-24;
+    return {value / n, (error + roundings * magnitude) / n};
+  }
 };
 
 }  // namespace
 
-ChainGradient Differentiate(const Chain& chain, const std::vector<std::vector<double>>& weights, const Batch& batch) {
+ChainWeights WeightsOf(const Chain& chain, const std::vector<std::vector<float>>& masters) {
+  ChainWeights weights(masters.size());
+  for (size_t p = 0; p < masters.size(); ++p) {
+    const bool rounds = chain.model.parameters()[p].spec.dtype == DType::kBFloat16;
+    for (const float value : masters[p]) weights[p].push_back({rounds ? float(BFloat16(value)) : value, 0});
+  }
+  return weights;
+}
+
+ChainGradient Differentiate(const Chain& chain, const ChainWeights& weights, const Batch& batch) {
   return ChainLoop(chain, weights).Run(batch);
+}
+
+ChainGradient MeanGradient(const Chain& chain, const ChainWeights& weights, int64_t step, const Averaging& averaging) {
+  Mean loss;
+  std::vector<std::vector<Mean>> means;
+  for (const std::vector<Approximate>& parameter : weights) means.emplace_back(parameter.size());
+  for (int m = 0; m < averaging.microbatches; ++m) {
+    for (int rank = 0; rank < averaging.world_size; ++rank) {
+      const ChainGradient one = Differentiate(chain, weights, MakeBatch(chain, step, m, rank));
+      loss.Add(one.loss);
+      for (size_t p = 0; p < means.size(); ++p) {
+        for (size_t i = 0; i < means[p].size(); ++i) means[p][i].Add(one.parameters[p][i]);
+      }
+    }
+  }
+  ChainGradient result;
+  result.loss = loss.Result(averaging, DType::kFloat32);
+  for (const std::vector<Mean>& parameter : means) {
+    result.parameters.emplace_back();
+    for (const Mean& mean : parameter) result.parameters.back().push_back(mean.Result(averaging, averaging.wire));
+  }
+  return result;
 }
 
 }  // namespace reprise::testing

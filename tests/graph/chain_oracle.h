@@ -26,7 +26,8 @@ struct ChainParameter {
 
 // One call, from [rows, in] to [rows, out].
 //   kLinear: y = x w^T.   kRelu: y = max(x, 0); no unit.   kLinearRelu: both in one call; x w^T is a private tensor.
-//   kAffine: y = x scale + shift; `weight` is the scale, [in] in float32, `shift` is [in] in bfloat16.
+//   kAffine: y = x scale + shift; `weight` is the scale, [in] in float32, `shift` is [in] in bfloat16. On host ranks
+//   only; the others run on devices too.
 struct ChainCall {
   enum class Kind { kLinear, kRelu, kLinearRelu, kAffine };
   Kind kind = Kind::kRelu;
@@ -39,13 +40,16 @@ struct ChainCall {
 // Ends with the cross-entropy of what the last call writes.
 struct ChainSpec {
   std::string name;
-  std::vector<ChainParameter> parameters;
-  std::vector<ChainCall> calls;
+  std::vector<ChainParameter> parameters = {};
+  std::vector<ChainCall> calls = {};
   int64_t rows = 3;
   int64_t width = 7;  // of the features
 };
 // For GoogleTest's messages.
 inline void PrintTo(const ChainSpec& spec, std::ostream* out) { *out << spec.name; }
+
+// One chain for each way in which a model can use its parameters.
+std::vector<ChainSpec> AllKindsOfChains();
 
 struct Chain {
   ChainSpec spec;
@@ -70,8 +74,21 @@ struct ChainGradient {
   Approximate loss;
   std::vector<std::vector<Approximate>> parameters;  // of every parameter; 0 where it has no gradient
 };
-// One batch. `weights` are in the model's order and exact in the dtypes that compute reads.
-ChainGradient Differentiate(const Chain& chain, const std::vector<std::vector<double>>& weights, const Batch& batch);
+// Of every parameter, in the model's order.
+using ChainWeights = std::vector<std::vector<Approximate>>;
+// What compute reads: these masters, exactly known, in the dtypes of their parameters.
+ChainWeights WeightsOf(const Chain& chain, const std::vector<std::vector<float>>& masters);
+// Of one batch.
+ChainGradient Differentiate(const Chain& chain, const ChainWeights& weights, const Batch& batch);
+
+// What a step takes the mean over, and the dtype in which ranks reduce.
+struct Averaging {
+  int world_size = 1;
+  int microbatches = 1;
+  DType wire = DType::kFloat32;
+};
+// Loss and gradients of a whole step: a plain loop over microbatches and ranks.
+ChainGradient MeanGradient(const Chain& chain, const ChainWeights& weights, int64_t step, const Averaging& averaging);
 
 }  // namespace reprise::testing
 

@@ -10,7 +10,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "reprise/graph/host_world.h"
-#include "tests/graph/chain_oracle.h"
+#include "tests/graph/chain_training.h"
 #include "tests/graph/session_testing.h"
 #include "tests/testing/random_model.h"
 #include "tests/testing/status_matchers.h"
@@ -22,84 +22,12 @@ using testing::Approximate;
 using testing::Chain;
 using testing::ChainGradient;
 using testing::ChainSpec;
-using testing::Epsilon;
+using testing::ChainStep;
+using testing::ChainTraining;
 using testing::IsOk;
 using testing::Random;
-using Kind = testing::ChainCall::Kind;
-using Values = std::vector<std::vector<float>>;
 
 constexpr int kWorldSizes[] = {1, 2, 3, 4, 5, 8};
-constexpr float kLearningRate = 0.25f;
-
-// Shards are cut at multiples of 128 bytes, so that all of a small parameter lies on rank 0, and each of 8 ranks has a
-// part of the 469 elements of OddSizes only.
-std::vector<ChainSpec> Chains() {
-  return {
-      {.name = "OddSizes",
-       .parameters = {{"w0", "a", {67, 7}}, {"w1", "b", {7, 67}}, {"w2", "c", {3, 7}}},
-       .calls = {{.kind = Kind::kLinear, .weight = "w0", .whole_unit = true},
-                 {.kind = Kind::kLinear, .weight = "w1", .whole_unit = true},
-                 {.kind = Kind::kLinear, .weight = "w2"}}},
-      {.name = "EmptyShards",
-       .parameters = {{"one", "a", {1, 1}},
-                      {"scale", "b", {1}, DType::kFloat32},
-                      {"shift", "b", {1}, DType::kBFloat16},
-                      {.name = "none", .unit = "b", .shape = {0, 3}, .unused = true},
-                      {"two", "c", {2, 1}}},
-       .calls = {{.kind = Kind::kLinear, .weight = "one", .whole_unit = true},
-                 {.kind = Kind::kAffine, .weight = "scale", .shift = "shift"},
-                 {.kind = Kind::kLinear, .weight = "two"}},
-       .width = 1},
-      {.name = "FrozenUnit",
-       .parameters = {{"w0", "a", {5, 7}},
-                      {.name = "frozen", .unit = "b", .shape = {7, 5}, .trainable = false},
-                      {"w2", "c", {3, 7}}},
-       .calls = {{.kind = Kind::kLinear, .weight = "w0", .whole_unit = true},
-                 {.kind = Kind::kLinearRelu, .weight = "frozen", .whole_unit = true},
-                 {.kind = Kind::kLinear, .weight = "w2", .whole_unit = true}}},
-      {.name = "TiedWeights",
-       .parameters = {{"tied", "a", {7, 7}}, {"w1", "b", {7, 7}}, {"w2", "b", {3, 7}}},
-       .calls = {{.kind = Kind::kLinear, .weight = "tied"},
-                 {.kind = Kind::kLinear, .weight = "w1"},
-                 {.kind = Kind::kLinear, .weight = "tied"},
-                 {.kind = Kind::kLinear, .weight = "w2"}}},
-      {.name = "RepeatedUnit",
-       .parameters = {{"w0", "a", {5, 5}}, {"w1", "b", {5, 5}}, {"w2", "c", {3, 5}}},
-       .calls = {{.kind = Kind::kLinear, .weight = "w0", .whole_unit = true},
-                 {.kind = Kind::kLinear, .weight = "w0", .whole_unit = true},
-                 {.kind = Kind::kLinear, .weight = "w1", .whole_unit = true},
-                 {.kind = Kind::kLinearRelu, .weight = "w0", .whole_unit = true},
-                 {.kind = Kind::kLinear, .weight = "w2", .whole_unit = true}},
-       .width = 5},
-      {.name = "CallsWithoutAUnit",
-       .parameters = {{"w0", "a", {5, 7}}, {"w1", "b", {3, 5}}},
-       .calls = {{.kind = Kind::kRelu},
-                 {.kind = Kind::kLinear, .weight = "w0", .whole_unit = true},
-                 {.kind = Kind::kRelu},
-                 {.kind = Kind::kRelu},
-                 {.kind = Kind::kLinear, .weight = "w1", .whole_unit = true}}},
-      {.name = "MixedDtypesInOneUnit",
-       .parameters = {{"scale", "a", {7}, DType::kFloat32},
-                      {"shift", "a", {7}, DType::kBFloat16},
-                      {"w0", "a", {7, 7}},
-                      {"w1", "b", {3, 7}}},
-       .calls = {{.kind = Kind::kLinear, .weight = "w0"},
-                 {.kind = Kind::kAffine, .weight = "scale", .shift = "shift"},
-                 {.kind = Kind::kLinear, .weight = "w1"}}},
-      {.name = "Recompute",
-       .parameters = {{"w0", "a", {5, 7}}, {"w1", "b", {7, 5}}, {"w2", "c", {3, 7}}},
-       .calls = {{.kind = Kind::kLinearRelu, .weight = "w0", .whole_unit = true, .recompute = true},
-                 {.kind = Kind::kRelu, .recompute = true},
-                 {.kind = Kind::kLinearRelu, .weight = "w1", .whole_unit = true, .recompute = true},
-                 {.kind = Kind::kLinear, .weight = "w2", .recompute = true}}},
-      {.name = "UnusedParameters",
-       .parameters = {{"w0", "a", {5, 7}},
-                      {.name = "beside", .unit = "a", .shape = {3}, .unused = true},
-                      {.name = "alone", .unit = "b", .shape = {67}, .dtype = DType::kFloat32, .unused = true},
-                      {"w1", "c", {3, 5}}},
-       .calls = {{.kind = Kind::kLinear, .weight = "w0"}, {.kind = Kind::kLinear, .weight = "w1", .whole_unit = true}}},
-  };
-}
 
 struct Case {
   int world_size = 1;
@@ -154,122 +82,23 @@ std::string Describe(const Case& c) {
                       plan.transport == Transport::kCopyEngine, ", wire ", Name(plan.wire));
 }
 
-// The values that compute reads.
-std::vector<std::vector<double>> Weights(const Model& model, const Values& masters) {
-  std::vector<std::vector<double>> weights(masters.size());
-  for (size_t p = 0; p < masters.size(); ++p) {
-    const bool rounds = model.parameters()[p].spec.dtype == DType::kBFloat16;
-    for (const float value : masters[p]) weights[p].push_back(rounds ? float(BFloat16(value)) : value);
-  }
-  return weights;
-}
-
-// The mean over ranks and microbatches. Each gradient g_i within e_i is rounded to the wire's dtype, the ranks' are
-// added there (default transport) or in float32, and both sums and the division are in float32:
-//   error = (sum(e_i) + ((1 + ranks) u_wire + (ranks + microbatches + 2) 2^-24) sum(|g_i| + e_i)) / n.
-struct Mean {
-  double value = 0, error = 0, magnitude = 0;
-
-  void Add(const Approximate& a) {
-    value += a.value;
-    error += a.error;
-    magnitude += std::abs(a.value) + a.error;
-  }
-  Approximate Result(const Case& c, DType wire) const {
-    const double n = c.world_size * c.microbatches;
-    const double roundings = (1 + c.world_size) * Epsilon(wire) + (c.world_size + c.microbatches + 2) * 0x1p-24;
-    return {value / n, (error + roundings * magnitude) / n};
-  }
-};
-
-// What the step computes from these masters: a plain loop over microbatches and ranks.
-ChainGradient Oracle(const Chain& chain, const Case& c, const Values& masters, int64_t step) {
-  const std::vector<std::vector<double>> weights = Weights(chain.model, masters);
-  Mean loss;
-  std::vector<std::vector<Mean>> means;
-  for (const std::vector<float>& parameter : masters) means.emplace_back(parameter.size());
-  for (int m = 0; m < c.microbatches; ++m) {
-    for (int rank = 0; rank < c.world_size; ++rank) {
-      const ChainGradient one = Differentiate(chain, weights, MakeBatch(chain, step, m, rank));
-      loss.Add(one.loss);
-      for (size_t p = 0; p < means.size(); ++p) {
-        for (size_t i = 0; i < means[p].size(); ++i) means[p][i].Add(one.parameters[p][i]);
-      }
-    }
-  }
-  ChainGradient result;
-  result.loss = loss.Result(c, DType::kFloat32);
-  for (const std::vector<Mean>& parameter : means) {
-    result.parameters.emplace_back();
-    for (const Mean& mean : parameter) result.parameters.back().push_back(mean.Result(c, c.plan.wire));
-  }
-  return result;
-}
-
-absl::Status RunMicrobatches(TrainSession& session, const Chain& chain, const Case& c, int64_t step) {
-  REPRISE_RETURN_IF_ERROR(session.BeginStep({.learning_rate = kLearningRate, .microbatches = c.microbatches}));
-  for (int m = 0; m < c.microbatches; ++m) {
-    for (int rank = 0; rank < c.world_size; ++rank) {
-      REPRISE_RETURN_IF_ERROR(CopyBatch(session, chain, rank, MakeBatch(chain, step, m, rank)));
-    }
-    REPRISE_RETURN_IF_ERROR(session.RunMicrobatch());
-  }
-  return absl::OkStatus();
-}
-
-void ExpectGradients(TrainSession& session, const Chain& chain, const ChainGradient& want, Values& gradients) {
-  for (size_t p = 0; p < want.parameters.size(); ++p) {
-    const ParameterSpec& spec = chain.model.parameters()[p].spec;
-    gradients.emplace_back(want.parameters[p].size(), 0.0f);
-    if (!spec.trainable) continue;
-    REPRISE_ASSERT_OK_AND_ASSIGN(gradients[p], session.ReadGradient(spec.name));
-    ASSERT_EQ(gradients[p].size(), want.parameters[p].size()) << spec.name;
-    for (size_t i = 0; i < gradients[p].size(); ++i) {
-      const auto& [value, error] = want.parameters[p][i];
-      ASSERT_NEAR(gradients[p][i], value, error) << spec.name << " element " << i;
-    }
-  }
-}
-
-// after = before - rate * gradient, which rounds twice; a parameter without a gradient keeps its bits.
-void ExpectUpdate(const Values& before, const Values& gradients, const Values& after) {
-  for (size_t p = 0; p < before.size(); ++p) {
-    ASSERT_EQ(after[p].size(), before[p].size());
-    for (size_t i = 0; i < before[p].size(); ++i) {
-      const double update = static_cast<double>(kLearningRate) * gradients[p][i];
-      const double error = update == 0 ? 0 : 2 * 0x1p-24 * (std::abs(before[p][i]) + 2 * std::abs(update));
-      ASSERT_NEAR(after[p][i], before[p][i] - update, error) << "parameter " << p << " element " << i;
-    }
-  }
-}
-
 void ExpectTrainingEqualsTheLoop(const ChainSpec& spec, const Case& c) {
-  const Chain chain = MakeChain(spec, c.dtype);
   REPRISE_ASSERT_OK_AND_ASSIGN(const std::shared_ptr<World> world,
                                CreateHostWorld({.size = c.world_size, .order = c.order, .seed = 5}));
-  REPRISE_ASSERT_OK_AND_ASSIGN(const auto parameters, ShardedParameters::Create(world, chain.model));
-  ASSERT_THAT(parameters->Initialize(Normal(/*seed=*/3, /*stddev=*/0.25f)), IsOk());
-  REPRISE_ASSERT_OK_AND_ASSIGN(const auto session, TrainSession::Create(parameters, chain.model, chain.compute,
-                                                                        {.run = {.plan = c.plan}, .optimizer = Sgd{}}));
+  REPRISE_ASSERT_OK_AND_ASSIGN(
+      const ChainTraining training,
+      StartTraining(world, MakeChain(spec, c.dtype), {.run = {.plan = c.plan}, .optimizer = Sgd{}}));
+  const StepValues values = {.learning_rate = 0.25f, .microbatches = c.microbatches};
   for (int64_t step = 0; step < 2; ++step) {
     SCOPED_TRACE(absl::StrCat("step ", step));
-    // Each step starts from the values that training has, so that errors do not add up over steps.
-    REPRISE_ASSERT_OK_AND_ASSIGN(const Values before, testing::ReadAll(*parameters));
-    const ChainGradient want = Oracle(chain, c, before, step);
-    ASSERT_THAT(RunMicrobatches(*session, chain, c, step), IsOk());
-    Values gradients;
-    ASSERT_NO_FATAL_FAILURE(ExpectGradients(*session, chain, want, gradients));
-    ASSERT_THAT(session->EndStep(), IsOk());
-    REPRISE_ASSERT_OK_AND_ASSIGN(const Values after, testing::ReadAll(*parameters));
-    ASSERT_NO_FATAL_FAILURE(ExpectUpdate(before, gradients, after));
-    const std::vector<StepMetrics> metrics = session->PollMetrics();
-    ASSERT_EQ(metrics.size(), 1u);
-    EXPECT_NEAR(metrics[0].loss, want.loss.value, want.loss.error);
+    ChainStep done;
+    ASSERT_NO_FATAL_FAILURE(RunCheckedStep(training, step, values, done));
+    ASSERT_NO_FATAL_FAILURE(ExpectSgdUpdate(done, values.learning_rate));
   }
 }
 
 class OracleTest : public ::testing::TestWithParam<ChainSpec> {};
-INSTANTIATE_TEST_SUITE_P(Chains, OracleTest, ::testing::ValuesIn(Chains()),
+INSTANTIATE_TEST_SUITE_P(Chains, OracleTest, ::testing::ValuesIn(testing::AllKindsOfChains()),
                          [](const auto& info) { return info.param.name; });
 
 TEST_P(OracleTest, TrainingEqualsAnUnshardedLoop) {
@@ -291,9 +120,10 @@ TEST_P(OracleTest, BoundsAreSmallBesideTheGradients) {
     REPRISE_ASSERT_OK_AND_ASSIGN(const std::shared_ptr<World> world, CreateHostWorld({}));
     REPRISE_ASSERT_OK_AND_ASSIGN(const auto parameters, ShardedParameters::Create(world, chain.model));
     ASSERT_THAT(parameters->Initialize(Normal(/*seed=*/3, /*stddev=*/0.25f)), IsOk());
-    REPRISE_ASSERT_OK_AND_ASSIGN(const Values masters, testing::ReadAll(*parameters));
+    REPRISE_ASSERT_OK_AND_ASSIGN(const auto masters, testing::ReadAll(*parameters));
     double size = 0, error = 0;
-    for (const auto& parameter : Oracle(chain, {.plan = {.wire = dtype}}, masters, 0).parameters) {
+    const ChainGradient gradient = MeanGradient(chain, WeightsOf(chain, masters), 0, {.wire = dtype});
+    for (const auto& parameter : gradient.parameters) {
       for (const Approximate& element : parameter) {
         size += std::abs(element.value);
         error += element.error;
@@ -312,27 +142,19 @@ TEST(OracleExactTest, AveragesAreExactInEveryPlan) {
       const Case c = {.world_size = size, .microbatches = 2, .plan = DrawPlan(random, 2)};
       SCOPED_TRACE(Describe(c));
       REPRISE_ASSERT_OK_AND_ASSIGN(const std::shared_ptr<World> world, CreateHostWorld({.size = size}));
-      REPRISE_ASSERT_OK_AND_ASSIGN(const auto parameters, ShardedParameters::Create(world, dot.model));
-      ASSERT_THAT(parameters->Initialize(Constant(1)), IsOk());
-      REPRISE_ASSERT_OK_AND_ASSIGN(
-          const auto session,
-          TrainSession::Create(parameters, dot.model, dot.compute, {.run = {.plan = c.plan}, .optimizer = Sgd{}}));
+      REPRISE_ASSERT_OK_AND_ASSIGN(const testing::DotTraining training,
+                                   testing::StartTraining(world, dot, {.run = {.plan = c.plan}, .optimizer = Sgd{}}));
       ASSERT_THAT(
-          session->BeginStep(
-              {.learning_rate = 0.5f, .microbatches = c.microbatches, .gradient_divisor = static_cast<double>(size)}),
+          testing::RunMicrobatches(
+              training,
+              {.learning_rate = 0.5f, .microbatches = c.microbatches, .gradient_divisor = static_cast<double>(size)},
+              [](int, int rank) { return rank + 1.0f; }),
           IsOk());
-      for (int m = 0; m < c.microbatches; ++m) {
-        for (int rank = 0; rank < size; ++rank) {
-          const std::vector<float> x(size, static_cast<float>(rank + 1));
-          ASSERT_THAT(session->CopyInput<float>(rank, dot.x, x), IsOk());
-        }
-        ASSERT_THAT(session->RunMicrobatch(), IsOk());
-      }
       const float want = static_cast<float>(size + 1);  // 2 (1 + ... + size) / size
-      REPRISE_ASSERT_OK_AND_ASSIGN(const std::vector<float> gradient, session->ReadGradient("w"));
+      REPRISE_ASSERT_OK_AND_ASSIGN(const std::vector<float> gradient, training.session->ReadGradient("w"));
       EXPECT_EQ(gradient, std::vector<float>(size, want));
-      ASSERT_THAT(session->EndStep(), IsOk());
-      REPRISE_ASSERT_OK_AND_ASSIGN(const std::vector<float> w, parameters->Read("w"));
+      ASSERT_THAT(training.session->EndStep(), IsOk());
+      REPRISE_ASSERT_OK_AND_ASSIGN(const std::vector<float> w, training.parameters->Read("w"));
       EXPECT_EQ(w, std::vector<float>(size, 1 - 0.5f * want));
     }
   }

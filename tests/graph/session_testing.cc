@@ -15,11 +15,6 @@
 namespace reprise::testing {
 namespace {
 
-template <class T>
-void Write(Gradient<T> gradient, int64_t i, float value) {
-  gradient.data[i] = gradient.mode == WriteMode::kAdd ? gradient.data[i] + value : value;
-}
-
 // Adds the calls of a network of elements T.
 template <class T>
 class NetworkBuilder {
@@ -126,56 +121,6 @@ class NetworkBuilder {
 };
 
 }  // namespace
-
-Dot MakeDot(const DotOptions& options) {
-  Dot dot;
-  ModelBuilder builder;
-  const UnitId unit = builder.AddUnit("unit");
-  const int64_t n = options.size;
-  const ParameterId w = builder.AddParameter(unit, {.name = "w", .shape = {n}, .dtype = DType::kFloat32});
-  if (options.with_others) {
-    builder.AddParameter(unit, {.name = "frozen", .shape = {3}, .dtype = DType::kFloat32, .trainable = false});
-    builder.AllowUnused(
-        builder.AddParameter(builder.AddUnit("other"), {.name = "unused", .shape = {7}, .dtype = DType::kFloat32}));
-  }
-  const TensorId x =
-      builder.AddInput({.name = "x", .shape = {n}, .dtype = DType::kFloat32, .external = options.external});
-  const TensorId loss = builder.AddOutput({.name = "loss", .dtype = DType::kFloat32});
-  if (options.keep_gradient) builder.KeepGradient(x);
-  dot.call = builder.AddCall({.name = "dot", .parameters = {w}, .inputs = {x}, .outputs = {loss}, .saved = {x}});
-  builder.SetLoss(loss);
-  dot.compute[dot.call] = {[=](ComputeContext& c) {
-                             const auto weights = c.parameter<float>(w);
-                             const auto values = c.input<float>(x);
-                             const auto sum = c.output<float>(loss);
-                             REPRISE_RETURN_IF_ERROR(c.status());
-                             c.stream().host_queue().Enqueue([=] {
-                               *sum.data = 0;
-                               for (int64_t i = 0; i < n; ++i) *sum.data += weights.data[i] * values.data[i];
-                             });
-                             return absl::OkStatus();
-                           },
-                           [=](ComputeContext& c) {
-                             const auto weights = c.parameter<float>(w);
-                             const auto values = c.saved<const float>(x);
-                             const auto scale = c.output_gradient<float>(loss);
-                             const auto weight_gradient = c.parameter_gradient<float>(w);
-                             const auto value_gradient = c.input_gradient<float>(x);
-                             REPRISE_RETURN_IF_ERROR(c.status());
-                             c.stream().host_queue().Enqueue([=] {
-                               for (int64_t i = 0; i < n; ++i) {
-                                 Write(weight_gradient, i, *scale.data * values.data[i]);
-                                 if (value_gradient) Write(value_gradient, i, *scale.data * weights.data[i]);
-                               }
-                             });
-                             return absl::OkStatus();
-                           }};
-  dot.model = *builder.Build();
-  dot.w = w;
-  dot.x = x;
-  dot.loss = loss;
-  return dot;
-}
 
 Network MakeNetwork(const NetworkOptions& options) {
   Network network;

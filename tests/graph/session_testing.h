@@ -3,6 +3,8 @@
 #define REPRISE_TESTS_GRAPH_SESSION_TESTING_H_
 
 #include <cstdint>
+#include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -14,7 +16,8 @@
 
 namespace reprise::testing {
 
-// loss = sum over i of w[i] * x[i]. With small whole numbers, every sum is exact in any order and dtype.
+// loss = sum over i of w[i] * x[i]. With small whole numbers, every sum is exact in any order and dtype. Of kernels
+// alone, so that it runs on devices too.
 struct Dot {
   Model model;
   ComputeTable compute;
@@ -24,11 +27,23 @@ struct Dot {
 };
 struct DotOptions {
   int64_t size = 5;
-  bool external = false;       // x
-  bool keep_gradient = false;  // of x
-  bool with_others = false;    // a frozen parameter "frozen" and an unused one "unused", both read by the call's unit
+  DType dtype = DType::kFloat32;  // of w, x and their product
+  bool external = false;          // x
+  bool keep_gradient = false;     // of x
+  bool with_others = false;  // a frozen parameter "frozen" and an unused one "unused", both read by the call's unit
 };
 Dot MakeDot(const DotOptions& options = {});
+
+// A dot product, its parameters, all of which start at 1, and a session on them.
+struct DotTraining {
+  Dot dot;
+  std::shared_ptr<ShardedParameters> parameters;
+  std::unique_ptr<TrainSession> session;
+};
+absl::StatusOr<DotTraining> StartTraining(std::shared_ptr<World> world, Dot dot, TrainOptions options);
+// BeginStep, and every microbatch with x_of(microbatch, rank) in each element of x, exact in the dtype of x.
+absl::Status RunMicrobatches(const DotTraining& training, const StepValues& values,
+                             const std::function<float(int, int)>& x_of);
 
 // A classifier: linear, bias and GELU per layer, then cross-entropy. Has every kind of use: odd shapes, two calls on
 // one unit, calls without a unit, tied and frozen parameters, an empty one.

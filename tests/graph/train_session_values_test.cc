@@ -1,7 +1,6 @@
 // Small models whose every number is known.
 #include <algorithm>
 #include <cmath>
-#include <functional>
 #include <numeric>
 
 #include "reprise/graph/host_world.h"
@@ -13,47 +12,21 @@ namespace reprise {
 namespace {
 
 using testing::Dot;
+using testing::DotTraining;
 using testing::IsOk;
 using testing::MakeDot;
 using testing::ReadAll;
+using testing::RunMicrobatches;
+using testing::StartTraining;
 
 std::shared_ptr<World> MakeWorld(int size) { return *CreateHostWorld({.size = size}); }
-
-// A dot product, its parameters and a session on them.
-struct Trained {
-  std::shared_ptr<ShardedParameters> parameters;
-  std::unique_ptr<TrainSession> session;
-};
-absl::StatusOr<Trained> StartDot(const std::shared_ptr<World>& world, const Dot& dot, TrainOptions options,
-                                 DType master = DType::kFloat32) {
-  Trained trained;
-  REPRISE_ASSIGN_OR_RETURN(trained.parameters, ShardedParameters::Create(world, dot.model, master));
-  REPRISE_RETURN_IF_ERROR(trained.parameters->Initialize(Constant(1)));
-  REPRISE_ASSIGN_OR_RETURN(trained.session,
-                           TrainSession::Create(trained.parameters, dot.model, dot.compute, std::move(options)));
-  return trained;
-}
-
-// `x_of(microbatch, rank)` fills x.
-absl::Status RunDotStep(const Trained& trained, const Dot& dot, const StepValues& values,
-                        const std::function<float(int, int)>& x_of) {
-  REPRISE_RETURN_IF_ERROR(trained.session->BeginStep(values));
-  const size_t size = static_cast<size_t>(NumElements(dot.model.tensor(dot.x).spec.shape));
-  for (int m = 0; m < values.microbatches; ++m) {
-    for (int rank : trained.parameters->world()->local_ranks()) {
-      REPRISE_RETURN_IF_ERROR(trained.session->CopyInput<float>(rank, dot.x, std::vector<float>(size, x_of(m, rank))));
-    }
-    REPRISE_RETURN_IF_ERROR(trained.session->RunMicrobatch());
-  }
-  return absl::OkStatus();
-}
 
 TEST(TrainSessionExactTest, FoundingAverages) {
   for (const int size : {1, 2, 3, 4, 8}) {
     const Dot dot = MakeDot({.size = size});
-    REPRISE_ASSERT_OK_AND_ASSIGN(const Trained trained, StartDot(MakeWorld(size), dot, {}));
-    ASSERT_THAT(RunDotStep(trained, dot, {.microbatches = 2, .gradient_divisor = static_cast<double>(size)},
-                           [](int, int rank) { return rank + 1.0f; }),
+    REPRISE_ASSERT_OK_AND_ASSIGN(const DotTraining trained, StartTraining(MakeWorld(size), dot, {}));
+    ASSERT_THAT(RunMicrobatches(trained, {.microbatches = 2, .gradient_divisor = static_cast<double>(size)},
+                                [](int, int rank) { return rank + 1.0f; }),
                 IsOk());
     REPRISE_ASSERT_OK_AND_ASSIGN(const std::vector<float> gradient, trained.session->ReadGradient("w"));
     EXPECT_EQ(gradient, std::vector<float>(size, size + 1.0f));
@@ -64,11 +37,11 @@ TEST(TrainSessionExactTest, DivisorIsTheMeanUnlessGiven) {
   const Dot dot = MakeDot();
   for (const float loss_scale : {1.0f, 1024.0f, 0x1p-8f}) {
     for (const auto& [divisor, want] : {std::pair(0.0, 5.0f), std::pair(1.0, 30.0f), std::pair(60.0, 0.5f)}) {
-      REPRISE_ASSERT_OK_AND_ASSIGN(const Trained trained,
-                                   StartDot(MakeWorld(3), dot, {.optimizer = Sgd{}, .loss_scale = loss_scale}));
+      REPRISE_ASSERT_OK_AND_ASSIGN(const DotTraining trained,
+                                   StartTraining(MakeWorld(3), dot, {.optimizer = Sgd{}, .loss_scale = loss_scale}));
       // The sum over 2 microbatches and 3 ranks is (0 + 1 + 2) * 2 + 3 * 8 = 30.
-      ASSERT_THAT(RunDotStep(trained, dot, {.learning_rate = 0.25f, .microbatches = 2, .gradient_divisor = divisor},
-                             [](int m, int rank) { return 8.0f * m + rank; }),
+      ASSERT_THAT(RunMicrobatches(trained, {.learning_rate = 0.25f, .microbatches = 2, .gradient_divisor = divisor},
+                                  [](int m, int rank) { return 8.0f * m + rank; }),
                   IsOk());
       REPRISE_ASSERT_OK_AND_ASSIGN(const std::vector<float> gradient, trained.session->ReadGradient("w"));
       EXPECT_EQ(gradient, std::vector<float>(5, want));
@@ -87,12 +60,12 @@ TEST(TrainSessionExactTest, DivisorIsTheMeanUnlessGiven) {
 
 TEST(TrainSessionExactTest, ValuesOfEachStepReachTheReplay) {
   const Dot dot = MakeDot();
-  REPRISE_ASSERT_OK_AND_ASSIGN(const Trained trained, StartDot(MakeWorld(2), dot, {.optimizer = Sgd{}}));
+  REPRISE_ASSERT_OK_AND_ASSIGN(const DotTraining trained, StartTraining(MakeWorld(2), dot, {.optimizer = Sgd{}}));
   float want = 1;
   for (const float rate : {0.5f, 0.0f, 0.125f}) {
     for (const int microbatches : {1, 3, 2}) {
-      ASSERT_THAT(RunDotStep(trained, dot, {.learning_rate = rate, .microbatches = microbatches},
-                             [](int m, int) { return static_cast<float>(2 * m); }),
+      ASSERT_THAT(RunMicrobatches(trained, {.learning_rate = rate, .microbatches = microbatches},
+                                  [](int m, int) { return static_cast<float>(2 * m); }),
                   IsOk());
       ASSERT_THAT(trained.session->EndStep(), IsOk());
       want -= rate * static_cast<float>(microbatches - 1);
@@ -104,10 +77,10 @@ TEST(TrainSessionExactTest, ValuesOfEachStepReachTheReplay) {
 
 TEST(TrainSessionExactTest, ClipsTheNormOfTheDividedGradient) {
   const Dot dot = MakeDot({.size = 4});
-  REPRISE_ASSERT_OK_AND_ASSIGN(const Trained trained,
-                               StartDot(MakeWorld(2), dot, {.optimizer = Sgd{}, .clip_norm = 2.0f}));
+  REPRISE_ASSERT_OK_AND_ASSIGN(const DotTraining trained,
+                               StartTraining(MakeWorld(2), dot, {.optimizer = Sgd{}, .clip_norm = 2.0f}));
   // The gradient is 8 in each of 4 elements: its norm is 16, so that it is clipped to 1 in each.
-  ASSERT_THAT(RunDotStep(trained, dot, {.learning_rate = 0.5f}, [](int, int) { return 8.0f; }), IsOk());
+  ASSERT_THAT(RunMicrobatches(trained, {.learning_rate = 0.5f}, [](int, int) { return 8.0f; }), IsOk());
   ASSERT_THAT(trained.session->EndStep(), IsOk());
   REPRISE_ASSERT_OK_AND_ASSIGN(const std::vector<float> w, trained.parameters->Read("w"));
   EXPECT_EQ(w, std::vector<float>(4, 0.5f));
@@ -116,9 +89,9 @@ TEST(TrainSessionExactTest, ClipsTheNormOfTheDividedGradient) {
 
 TEST(TrainSessionExactTest, NonFiniteGradientsSkipTheUpdateAndDoNotLeak) {
   const Dot dot = MakeDot();
-  REPRISE_ASSERT_OK_AND_ASSIGN(const Trained trained, StartDot(MakeWorld(2), dot, {.optimizer = Sgd{}}));
+  REPRISE_ASSERT_OK_AND_ASSIGN(const DotTraining trained, StartTraining(MakeWorld(2), dot, {.optimizer = Sgd{}}));
   for (const float x : {std::nanf(""), 1.0f}) {
-    ASSERT_THAT(RunDotStep(trained, dot, {.learning_rate = 0.5f}, [&](int, int) { return x; }), IsOk());
+    ASSERT_THAT(RunMicrobatches(trained, {.learning_rate = 0.5f}, [&](int, int) { return x; }), IsOk());
     ASSERT_THAT(trained.session->EndStep(), IsOk());
   }
   REPRISE_ASSERT_OK_AND_ASSIGN(const std::vector<float> w, trained.parameters->Read("w"));
@@ -131,9 +104,9 @@ TEST(TrainSessionExactTest, NonFiniteGradientsSkipTheUpdateAndDoNotLeak) {
 
 TEST(TrainSessionExactTest, FrozenAndUnusedParametersStay) {
   const Dot dot = MakeDot({.with_others = true});
-  REPRISE_ASSERT_OK_AND_ASSIGN(const Trained trained,
-                               StartDot(MakeWorld(3), dot, {.optimizer = Sgd{.momentum = 0.5f}}));
-  ASSERT_THAT(RunDotStep(trained, dot, {.learning_rate = 0.5f}, [](int, int) { return 2.0f; }), IsOk());
+  REPRISE_ASSERT_OK_AND_ASSIGN(const DotTraining trained,
+                               StartTraining(MakeWorld(3), dot, {.optimizer = Sgd{.momentum = 0.5f}}));
+  ASSERT_THAT(RunMicrobatches(trained, {.learning_rate = 0.5f}, [](int, int) { return 2.0f; }), IsOk());
   REPRISE_ASSERT_OK_AND_ASSIGN(const std::vector<float> gradient, trained.session->ReadGradient("unused"));
   EXPECT_EQ(gradient, std::vector<float>(7, 0.0f));
   ASSERT_THAT(trained.session->EndStep(), IsOk());
@@ -144,7 +117,7 @@ TEST(TrainSessionExactTest, FrozenAndUnusedParametersStay) {
 
 TEST(TrainSessionExactTest, WarmUpChangesNothing) {
   const Dot dot = MakeDot({.with_others = true});
-  REPRISE_ASSERT_OK_AND_ASSIGN(const Trained trained, StartDot(MakeWorld(2), dot, {}));
+  REPRISE_ASSERT_OK_AND_ASSIGN(const DotTraining trained, StartTraining(MakeWorld(2), dot, {}));
   REPRISE_ASSERT_OK_AND_ASSIGN(const auto all, ReadAll(*trained.parameters));
   for (const std::vector<float>& parameter : all) EXPECT_THAT(parameter, ::testing::Each(1.0f));
   EXPECT_TRUE(trained.session->PollMetrics().empty());
@@ -165,10 +138,10 @@ TEST(TrainSessionExactTest, ComputeFunctionsRunOnlyBeforeTheFirstStepOfAGraph) {
   };
   Dot counted = dot;
   counted.compute = compute;
-  REPRISE_ASSERT_OK_AND_ASSIGN(const Trained trained, StartDot(MakeWorld(2), counted, {}));
+  REPRISE_ASSERT_OK_AND_ASSIGN(const DotTraining trained, StartTraining(MakeWorld(2), counted, {}));
   const int recorded = calls;
   EXPECT_GE(recorded, 3) << "twice eagerly and once per graph";
-  ASSERT_THAT(RunDotStep(trained, counted, {.microbatches = 4}, [](int, int) { return 1.0f; }), IsOk());
+  ASSERT_THAT(RunMicrobatches(trained, {.microbatches = 4}, [](int, int) { return 1.0f; }), IsOk());
   ASSERT_THAT(trained.session->EndStep(), IsOk());
   EXPECT_EQ(calls, recorded);
 }
@@ -176,11 +149,11 @@ TEST(TrainSessionExactTest, ComputeFunctionsRunOnlyBeforeTheFirstStepOfAGraph) {
 TEST(TrainSessionExactTest, AdamWMatchesItsFormula) {
   const Dot dot = MakeDot();
   const AdamW adamw = {.beta1 = 0.5f, .beta2 = 0.75f, .epsilon = 1e-3f, .weight_decay = 0.25f};
-  REPRISE_ASSERT_OK_AND_ASSIGN(const Trained trained, StartDot(MakeWorld(4), dot, {.optimizer = adamw}));
+  REPRISE_ASSERT_OK_AND_ASSIGN(const DotTraining trained, StartTraining(MakeWorld(4), dot, {.optimizer = adamw}));
   double w = 1, m = 0, v = 0;
   for (int t = 1; t <= 4; ++t) {
     const double gradient = t, rate = 0.125;
-    ASSERT_THAT(RunDotStep(trained, dot, {.learning_rate = 0.125f}, [&](int, int) { return static_cast<float>(t); }),
+    ASSERT_THAT(RunMicrobatches(trained, {.learning_rate = 0.125f}, [&](int, int) { return static_cast<float>(t); }),
                 IsOk());
     ASSERT_THAT(trained.session->EndStep(), IsOk());
     m = 0.5 * m + 0.5 * gradient;
@@ -195,11 +168,11 @@ TEST(TrainSessionExactTest, AdamWMatchesItsFormula) {
 
 TEST(TrainSessionResultsTest, PollsTheLastStepsOldestFirst) {
   const Dot dot = MakeDot();
-  REPRISE_ASSERT_OK_AND_ASSIGN(const Trained trained, StartDot(MakeWorld(1), dot, {.optimizer = Sgd{}}));
+  REPRISE_ASSERT_OK_AND_ASSIGN(const DotTraining trained, StartTraining(MakeWorld(1), dot, {.optimizer = Sgd{}}));
   int64_t next = 0;
   for (const int steps : {1, 3, static_cast<int>(kMetricsRingSize), static_cast<int>(2 * kMetricsRingSize + 5)}) {
     for (int i = 0; i < steps; ++i) {
-      ASSERT_THAT(RunDotStep(trained, dot, {}, [&](int, int) { return static_cast<float>(next + i); }), IsOk());
+      ASSERT_THAT(RunMicrobatches(trained, {}, [&](int, int) { return static_cast<float>(next + i); }), IsOk());
       ASSERT_THAT(trained.session->EndStep(), IsOk());
     }
     next += steps;
@@ -216,9 +189,9 @@ TEST(TrainSessionResultsTest, PollsTheLastStepsOldestFirst) {
 
 TEST(TrainSessionResultsTest, ReadsOutputsAndInputGradientsOfTheLastMicrobatch) {
   const Dot dot = MakeDot({.keep_gradient = true});
-  REPRISE_ASSERT_OK_AND_ASSIGN(const Trained trained, StartDot(MakeWorld(2), dot, {.loss_scale = 4}));
+  REPRISE_ASSERT_OK_AND_ASSIGN(const DotTraining trained, StartTraining(MakeWorld(2), dot, {.loss_scale = 4}));
   ASSERT_THAT(trained.parameters->Write("w", {1, 2, 3, 4, 5}), IsOk());
-  ASSERT_THAT(RunDotStep(trained, dot, {.microbatches = 2}, [](int m, int rank) { return 10.0f * m + rank; }), IsOk());
+  ASSERT_THAT(RunMicrobatches(trained, {.microbatches = 2}, [](int m, int rank) { return 10.0f * m + rank; }), IsOk());
   for (int rank = 0; rank < 2; ++rank) {
     REPRISE_ASSERT_OK_AND_ASSIGN(const auto loss, trained.session->ReadOutput<float>(rank, dot.loss));
     EXPECT_EQ(loss, std::vector<float>{15.0f * (10 + rank)});
@@ -233,7 +206,7 @@ TEST(TrainSessionResultsTest, ExternalTensorsAreUsedInPlace) {
   std::fill_n(&x[0][0], 8, 0.0f);
   RunOptions run;
   for (int rank = 0; rank < 2; ++rank) run.external.push_back({rank, dot.x, x[rank], sizeof(x[rank])});
-  REPRISE_ASSERT_OK_AND_ASSIGN(const Trained trained, StartDot(MakeWorld(2), dot, {.run = run}));
+  REPRISE_ASSERT_OK_AND_ASSIGN(const DotTraining trained, StartTraining(MakeWorld(2), dot, {.run = run}));
   std::iota(&x[0][0], &x[0][0] + 8, 1.0f);
   ASSERT_THAT(trained.session->BeginStep({.gradient_divisor = 1}), IsOk());
   ASSERT_THAT(trained.session->RunMicrobatch(), IsOk());
@@ -243,10 +216,10 @@ TEST(TrainSessionResultsTest, ExternalTensorsAreUsedInPlace) {
 
 TEST(TrainSessionResultsTest, ParametersMayChangeBetweenSteps) {
   const Dot dot = MakeDot();
-  REPRISE_ASSERT_OK_AND_ASSIGN(const Trained trained, StartDot(MakeWorld(2), dot, {}));
+  REPRISE_ASSERT_OK_AND_ASSIGN(const DotTraining trained, StartTraining(MakeWorld(2), dot, {}));
   for (const float value : {3.0f, 7.0f}) {
     ASSERT_THAT(trained.parameters->Write("w", std::vector<float>(5, value)), IsOk());
-    ASSERT_THAT(RunDotStep(trained, dot, {}, [](int, int) { return 1.0f; }), IsOk());
+    ASSERT_THAT(RunMicrobatches(trained, {}, [](int, int) { return 1.0f; }), IsOk());
     REPRISE_ASSERT_OK_AND_ASSIGN(const auto loss, trained.session->ReadOutput<float>(1, dot.loss));
     EXPECT_EQ(loss, std::vector<float>{5 * value}) << "gathered weights of an older version are not used";
     ASSERT_THAT(trained.session->EndStep(), IsOk());
@@ -260,7 +233,7 @@ TEST(TrainSessionResultsTest, SessionsOutliveWhatTheyWereMadeFrom) {
   const Dot dot = MakeDot();
   std::unique_ptr<TrainSession> session;
   {
-    REPRISE_ASSERT_OK_AND_ASSIGN(Trained trained, StartDot(MakeWorld(2), dot, {}));
+    REPRISE_ASSERT_OK_AND_ASSIGN(DotTraining trained, StartTraining(MakeWorld(2), dot, {}));
     session = std::move(trained.session);
   }
   ASSERT_THAT(session->BeginStep({}), IsOk());

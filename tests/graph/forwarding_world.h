@@ -1,0 +1,50 @@
+// A world that passes all but profiles on to another, for tests that change or watch one thing.
+#ifndef REPRISE_TESTS_GRAPH_FORWARDING_WORLD_H_
+#define REPRISE_TESTS_GRAPH_FORWARDING_WORLD_H_
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "reprise/graph/world.h"
+
+namespace reprise::testing {
+
+class ForwardingWorld : public World {
+ public:
+  explicit ForwardingWorld(std::shared_ptr<World> inner) : inner_(std::move(inner)) {}
+
+  int size() const override { return inner_->size(); }
+  absl::Span<const int> local_ranks() const override { return inner_->local_ranks(); }
+  absl::StatusOr<std::shared_ptr<MemoryBlock>> Allocate(MemoryKind kind, int64_t num_bytes) override {
+    return inner_->Allocate(kind, num_bytes);
+  }
+  absl::Status CopyToRank(int local, void* destination, const void* source, int64_t num_bytes) override {
+    return inner_->CopyToRank(local, destination, source, num_bytes);
+  }
+  absl::Status CopyToHost(int local, void* destination, const void* source, int64_t num_bytes) override {
+    return inner_->CopyToHost(local, destination, source, num_bytes);
+  }
+  absl::Status FillBytes(int local, void* destination, uint8_t value, int64_t num_bytes) override {
+    return inner_->FillBytes(local, destination, value, num_bytes);
+  }
+  absl::Status CheckUsable() const override { return inner_->CheckUsable(); }
+  MemoryUse memory() const override { return inner_->memory(); }
+  absl::Status Synchronize() override { return inner_->Synchronize(); }
+  absl::StatusOr<std::vector<std::string>> ExchangeBytes(absl::Span<const std::string> one_per_local_rank) override {
+    return inner_->ExchangeBytes(one_per_local_rank);
+  }
+  void TellFailure(const absl::Status& status) override { inner_->TellFailure(status); }
+  absl::StatusOr<std::unique_ptr<Recorder>> NewRecorder(Execution execution,
+                                                        std::shared_ptr<const Bindings> bindings) override {
+    return inner_->NewRecorder(execution, std::move(bindings));
+  }
+
+ private:
+  const std::shared_ptr<World> inner_;
+};
+
+}  // namespace reprise::testing
+
+#endif  // REPRISE_TESTS_GRAPH_FORWARDING_WORLD_H_
