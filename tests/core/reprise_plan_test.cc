@@ -9,8 +9,11 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
+#include "reprise/core/cost_model.h"
+#include "reprise/core/overlap.h"
 #include "reprise/core/planner.h"
 #include "reprise/core/stack_model.h"
+#include "reprise/core/timeline.h"
 #include "tests/testing/run_executable.h"
 
 namespace reprise {
@@ -131,9 +134,37 @@ TEST(ReprisePlanTest, SummaryShowsNumbersAndGiB) {
   EXPECT_THAT(output, HasSubstr("\nfingerprint "));
 }
 
+TEST(ReprisePlanTest, PredictsTheStepAsATimelineOrItsOverlap) {
+  const Plan plan = SmallPlan({.microbatches_per_graph = 2, .tail = Tail::kCarried});
+  // Six microbatches: first, two bodies, finish, step.
+  const Timeline timeline =
+      *PredictTimeline(plan, {plan.first, plan.body, plan.body, plan.finish, plan.step}, CostModel());
+  const std::string flags = absl::StrCat(kSmall, "--microbatches_per_graph=2 --tail=carried --microbatches=6 ");
+  EXPECT_EQ(Tool(absl::StrCat(flags, "--format=timeline")).output, *ToChromeTrace(plan, timeline, "predicted"));
+  EXPECT_EQ(Tool(absl::StrCat(flags, "--format=overlap")).output, ToText(plan, *AnalyzeOverlap(plan, timeline)));
+}
+
+TEST(ReprisePlanTest, PredictsForwardPlans) {
+  const Plan plan = *PlanForward(*StackModel(2, {64, 64}, DType::kBFloat16, 8), 2, {});
+  const Timeline timeline = *PredictTimeline(plan, {plan.first, plan.body}, CostModel());
+  EXPECT_EQ(Tool(absl::StrCat(kSmall, "--forward --microbatches=2 --format=timeline")).output,
+            *ToChromeTrace(plan, timeline, "predicted"));
+}
+
+TEST(ReprisePlanTest, ReadsACostModel) {
+  const Plan plan = SmallPlan({});
+  const std::string path = absl::StrCat(::testing::TempDir(), "/reprise_plan_test_costs.json");
+  std::ofstream(path) << R"({"flops": 1e9, "collective_us": 7})";
+  const Timeline timeline = *PredictTimeline(plan, {plan.first, plan.step}, {.flops = 1e9, .collective_us = 7});
+  EXPECT_EQ(Tool(absl::StrCat(kSmall, "--format=timeline --costs=", path)).output,
+            *ToChromeTrace(plan, timeline, "predicted"));
+  std::remove(path.c_str());
+}
+
 TEST(ReprisePlanTest, HelpShowsExamplesAndFlags) {
   const std::string help = Tool("--help").output;
-  for (const char* part : {"reprise_plan --stack=4", "--model", "--weight_slots", "--format", "copy_engine"}) {
+  for (const char* part :
+       {"reprise_plan --stack=4", "--model", "--weight_slots", "--format", "copy_engine", "--costs", "overlap"}) {
     EXPECT_THAT(help, HasSubstr(part));
   }
 }
@@ -176,7 +207,13 @@ TEST(ReprisePlanTest, RefusesBadFlagsInOneLineWithARemedy) {
       {"--stack=2 --transport=ib", "--transport is \"ib\"", "give one of: auto, default, symmetric, copy_engine"},
       {"--stack=2 --wire=i32", "--wire is \"i32\"", "give one of: bf16, f32"},
       {"--stack=2 --master=u8", "--master is \"u8\"", "give one of: bf16, f32"},
-      {"--stack=2 --format=xml", "--format is \"xml\"", "give one of: summary, text, json, dot"},
+      {"--stack=2 --format=xml", "--format is \"xml\"", "give one of: summary, text, json, dot, timeline, overlap"},
+      {"--stack=2 --format=overlap --costs=/nonexistent", "--costs: /nonexistent (No such file",
+       "give the path of a cost model file"},
+      {"--stack=2 --format=timeline --costs=/dev/zero", "/dev/zero (not a regular file)", "give the path"},
+      {"--stack=2 --format=timeline --costs=README.md", "--costs=README.md: JSON text: no valid JSON", ""},
+      {"--stack=2 --format=overlap --microbatches=2000000000", "a step of 2000000000 microbatches has",
+       "give fewer microbatches"},
       {"--stack=2 --verify=maybe", "--verify=maybe", "--help"},
       {"--stack=2 --reduce=last --tail=carried", "kOncePerStep", "choose one"},
       {"--stack=2 --slots=2", "no flag --slots", "--help"},

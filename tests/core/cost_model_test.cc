@@ -1,0 +1,243 @@
+#include "reprise/core/cost_model.h"
+
+#include <fstream>
+#include <iterator>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "reprise/core/stack_model.h"
+#include "tests/testing/plan_builder.h"
+#include "tests/testing/status_matchers.h"
+
+namespace reprise {
+namespace {
+
+using ::reprise::testing::Data;
+using ::reprise::testing::IsOk;
+using ::reprise::testing::PlanBuilder;
+using ::reprise::testing::StatusIs;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+// ---- FLOPs ----
+
+TEST(EstimateFlopsTest, ALinearLayerMultipliesItsRowsByItsMatrix) {
+  REPRISE_ASSERT_OK_AND_ASSIGN(const Model model, StackModel(1, {6, 5}, DType::kBFloat16, 7));
+  EXPECT_EQ(EstimateFlops(model, CallId(0)), (CallFlops{2 * 7 * 30, 4 * 7 * 30}));
+  EXPECT_EQ(EstimateFlops(model, CallId(1)), CallFlops());  // the loss, which has no parameter
+}
+
+// A model of one call that has all kinds of parameters.
+CallFlops FlopsOf(const Shape& input, const Shape& output) {
+  ModelBuilder builder;
+  const UnitId table = builder.AddUnit("table"), head = builder.AddUnit("head"), other = builder.AddUnit("other");
+  builder.AddParameter(table, {.name = "rows", .shape = {1000, 4}});
+  const ParameterId tied = builder.AddParameter(other, {.name = "tied", .shape = {3, 4}});
+  builder.AddParameter(head, {.name = "weight", .shape = {2, 5, 4}});
+  builder.AddParameter(head, {.name = "bias", .shape = {100}});
+  const TensorId x = builder.AddInput({.name = "x", .shape = input});
+  const TensorId loss = builder.AddOutput({.name = "loss", .dtype = DType::kFloat32});
+  const TensorId y = builder.AddOutput({.name = "y", .shape = output});
+  builder.AddCall({.name = "c",
+                   .units = {head},
+                   .parameters = {tied},
+                   .inputs = {x},
+                   .outputs = {loss, y},
+                   .forward_only_units = {table}});
+  return EstimateFlops(*builder.Build(), CallId(0));
+}
+
+TEST(EstimateFlopsTest, CountsMatricesThatAreMultiplied) {
+  constexpr int kElements = 3 * 4 + 2 * 5 * 4;  // neither the bias nor the table that is looked up
+  EXPECT_EQ(FlopsOf({7, 4}, {2, 3, 9}), (CallFlops{2.0 * 6 * kElements, 4.0 * 6 * kElements}));
+}
+
+TEST(EstimateFlopsTest, RowsAreOfTheInputWhereEveryOutputIsAScalar) {
+  EXPECT_EQ(FlopsOf({7, 4}, {}).forward, 2.0 * 7 * (12 + 40));
+  EXPECT_EQ(FlopsOf({}, {}), CallFlops());
+}
+
+// ---- prediction ----
+
+// One byte, or one FLOP, takes a microsecond in compute, 4 when gathered and 5 when reduced.
+CostModel SlowCosts() {
+  return {.flops = 1e6,
+          .memory_bytes = 1e6,
+          .gather_bytes = 0.25e6,
+          .reduce_bytes = 0.2e6,
+          .collective_us = 1000,
+          .command_us = 100,
+          .calls = {{"c0", {.forward = 10, .backward = 20}}}};
+}
+
+// A use of that many bytes.
+BufferUse Use(int64_t num_bytes, Access access) {
+  return {.buffer = BufferId(0), .num_bytes = num_bytes, .access = access};
+}
+
+// Collectives of u0 move 128 bytes.
+Plan EveryCommand() {
+  PlanBuilder b;
+  const UnitId u0 = b.Unit("u0", 128);
+  const CallId c0 = b.Call("c0"), c1 = b.Call("c1");
+  b.Start("body", 1);
+  b.Command(Begin{}, Lane::kCompute);
+  b.Command(AllGather{u0, 0, AxisId(0)}, Lane::kAllGather, {Use(9, Access::kAssign)}, {testing::Fork(0)});
+  b.Command(NextMicrobatch{}, Lane::kCompute, {Use(8, Access::kUpdate)});
+  b.Command(StageInputs{}, Lane::kCompute, {Use(8, Access::kRead), Use(4, Access::kAssign)});  // one of two slots
+  b.Command(Forward{c0}, Lane::kCompute, {Use(1, Access::kRead)}, {Data(1)});
+  b.Command(Forward{c1}, Lane::kCompute, {Use(1, Access::kRead), Use(2, Access::kAssign)});
+  b.Command(Forward{c0, 0, true}, Lane::kCompute);
+  b.Command(Backward{c0}, Lane::kCompute);
+  b.Command(PackGradients{u0}, Lane::kCompute, {Use(5, Access::kRead), Use(6, Access::kAssign)});
+  b.Command(ReduceScatter{u0, 0, 0, Transport::kDefault, AxisId(0)}, Lane::kReduceScatter, {}, {Data(8)});
+  b.Command(Accumulate{u0}, Lane::kReduceScatter, {Use(1, Access::kRead), Use(2, Access::kUpdate)});
+  b.Command(RecordLoss{}, Lane::kCompute, {Use(7, Access::kUpdate)});
+  b.Command(End{}, Lane::kCompute, {}, {testing::Join(10)});
+  b.Start("step", 0);
+  b.Command(Begin{}, Lane::kCompute);
+  b.Command(GradientNorm{u0}, Lane::kCompute, {Use(50, Access::kRead)});
+  b.Command(SumNorm{AxisId(0)}, Lane::kReduceScatter, {}, {Data(1)});
+  b.Command(UpdateParameters{u0}, Lane::kCompute, {Use(60, Access::kUpdate)}, {Data(2)});
+  b.Command(RefreshShards{u0}, Lane::kCompute, {Use(70, Access::kAssign)});
+  b.Command(PublishMetrics{}, Lane::kCompute, {Use(80, Access::kUpdate)});
+  b.Command(End{}, Lane::kCompute);
+  return b.Build();
+}
+
+TEST(PredictTimelineTest, EveryCommandTakesWhatTheModelSaysOnceItsLaneAndWaitsAreDone) {
+  const auto span = [](int replay, int command, double start_us, double microseconds) {
+    return CommandSpan{.replay = replay,
+                       .schedule = replay,
+                       .command = CommandId(command),
+                       .start_us = start_us,
+                       .end_us = start_us + microseconds};
+  };
+  const double gathered = 1000 + 128 * 4;
+  const double packed = gathered + 110 + 103 + 110 + 120;  // when it starts
+  const double reduced = packed + 111;
+  const double end = reduced + 1000 + 128 * 5 + 100 + 1 + 2 * 2;
+  const Timeline expected = {{span(0, 1, 0, gathered), span(0, 2, 0, 100 + 2 * 8), span(0, 3, 116, 100 + 4 + 4),
+                              span(0, 4, gathered, 100 + 10), span(0, 5, gathered + 110, 100 + 1 + 2),
+                              span(0, 6, gathered + 213, 100 + 10), span(0, 7, gathered + 323, 100 + 20),
+                              span(0, 8, packed, 100 + 5 + 6), span(0, 9, reduced, 1000 + 128 * 5),
+                              span(0, 10, reduced + 1640, 100 + 1 + 2 * 2), span(0, 11, reduced, 100 + 2 * 7),
+                              // The step starts when the body has ended on all lanes.
+                              span(1, 1, end, 100 + 50), span(1, 2, end + 150, 1000), span(1, 3, end + 1150, 100 + 120),
+                              span(1, 4, end + 1370, 100 + 70), span(1, 5, end + 1540, 100 + 160)}};
+  REPRISE_ASSERT_OK_AND_ASSIGN(const Timeline timeline, PredictTimeline(EveryCommand(), {0, 1}, SlowCosts()));
+  ASSERT_EQ(timeline.spans.size(), expected.spans.size());
+  for (size_t s = 0; s < expected.spans.size(); ++s) {
+    EXPECT_EQ(timeline.spans[s], expected.spans[s])
+        << "span " << s << ": " << timeline.spans[s].start_us << " to " << timeline.spans[s].end_us << ", not "
+        << expected.spans[s].start_us << " to " << expected.spans[s].end_us;
+  }
+}
+
+TEST(PredictTimelineTest, NoScheduleGivesNoSpan) {
+  REPRISE_ASSERT_OK_AND_ASSIGN(const Timeline timeline, PredictTimeline(EveryCommand(), {}, {}));
+  EXPECT_TRUE(timeline.spans.empty());
+}
+
+TEST(PredictTimelineTest, RefusesWhatItCannotPredict) {
+  const Plan plan = EveryCommand();
+  const auto refuses = [&](const std::vector<int>& schedules, const CostModel& costs, const std::string& message) {
+    EXPECT_THAT(PredictTimeline(plan, schedules, costs),
+                StatusIs(absl::StatusCode::kInvalidArgument, ::testing::AllOf(HasSubstr(message), HasSubstr("; "))));
+  };
+  refuses({0, 2}, {}, "there is no schedule 2 to predict; the plan has 2");
+  refuses({-1}, {}, "there is no schedule -1 to predict");
+  refuses({0}, {.flops = 0}, "flops is 0; give a positive number");
+  refuses({0}, {.memory_bytes = -1}, "memory_bytes is -1");
+  refuses({0}, {.gather_bytes = std::numeric_limits<double>::quiet_NaN()}, "gather_bytes is nan");
+  refuses({0}, {.reduce_bytes = std::numeric_limits<double>::infinity()}, "reduce_bytes is inf");
+  refuses({0}, {.collective_us = -1}, "collective_us is -1; give a finite number of at least 0");
+  refuses({0}, {.command_us = -1}, "command_us is -1");
+  refuses({0}, {.calls = {{"c0", {.forward = -1}}}}, "forward of call \"c0\" is -1");
+  refuses({0}, {.calls = {{"c1", {.backward = -1}}}}, "backward of call \"c1\" is -1");
+  refuses({0}, {.calls = {{"c2", {}}}}, "FLOPs of call \"c2\", which is none of the model's 2");
+  refuses({0}, {.flops = 1e-300, .calls = {{"c0", {.backward = 1}}}},
+          "replay 0 of 1 would end after 1e+306 microseconds");
+  refuses(std::vector<int>(1 << 20, 0), {}, "commands, but at most 4194304 are predicted");
+  Plan broken = plan;
+  broken.schedules[0].commands[1].waits = {Data(1)};
+  EXPECT_THAT(PredictTimeline(broken, {0}, {}),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("waits for command 1, which is none before it")));
+}
+
+// ---- files ----
+
+TEST(CostModelJsonTest, ReadsEveryField) {
+  REPRISE_ASSERT_OK_AND_ASSIGN(const CostModel costs, CostModelFromJson(R"({"flops": 1e6, "memory_bytes": 1000000,
+      "gather_bytes": 0.25e6, "reduce_bytes": 0.2e6, "collective_us": 1000, "command_us": 100,
+      "calls": {"c0": {"forward": 10, "backward": 20}}})"));
+  EXPECT_EQ(costs, SlowCosts());
+}
+
+TEST(CostModelJsonTest, WhatIsMissingStaysAsInitialised) {
+  EXPECT_EQ(*CostModelFromJson("{}"), CostModel());
+  CostModel expected;
+  expected.calls = {{"head", {.backward = 5}}};
+  EXPECT_EQ(*CostModelFromJson(R"({"calls": {"head": {"backward": 5}}})"), expected);
+}
+
+TEST(CostModelJsonTest, TakesTheBestRatesOfStepBench) {
+  CostModel expected;
+  expected.flops = 700.5e12;
+  EXPECT_EQ(*CostModelFromJson(R"([{"mode": "local", "teraflops": 500.0}, {"mode": "local", "teraflops": 700.5},
+                                   {"mode": "graph", "teraflops": 900.0, "gather_gb_per_s": 0}])"),
+            expected);
+  expected.flops = CostModel().flops;
+  expected.gather_bytes = 300.5e9;
+  expected.reduce_bytes = 250e9;
+  EXPECT_EQ(*CostModelFromJson(R"([{"mode": "graph", "teraflops": 9, "gather_gb_per_s": 300.5, "reduce_gb_per_s": 250},
+                                   {"mode": "eager", "teraflops": 9, "gather_gb_per_s": 200, "reduce_gb_per_s": 40}])"),
+            expected);
+}
+
+// Tests run in the project's root.
+TEST(CostModelJsonTest, ReadsAFileOfBenchResults) {
+  std::ifstream file("bench/results/2026-11-30-step_bench.json");
+  ASSERT_TRUE(file.is_open());
+  CostModel expected;
+  expected.flops = 785.689e12;  // of mlp4
+  EXPECT_EQ(*CostModelFromJson(std::string(std::istreambuf_iterator<char>(file), {})), expected);
+}
+
+TEST(CostModelJsonTest, RefusesEveryMistakeByItsPlace) {
+  const std::vector<std::pair<std::string, std::string>> mistakes = {
+      {"", "JSON text: no valid JSON"},
+      {"null", "JSON text: is of type null; give an object"},
+      {"{\"flop\": 1}", "JSON text: unknown key \"flop\"; the keys are flops, memory_bytes"},
+      {"{\"flops\": 1, \"flops\": 1}", "JSON text: the key \"flops\" stands twice"},
+      {"{\"flops\": 0}", "flops: is 0; give a number above 0"},
+      {"{\"flops\": -1.5}", "flops: is -1.5; give a number above 0"},
+      {"{\"flops\": \"fast\"}", "flops: is of type string; give a number"},
+      {"{\"reduce_bytes\": 1e999}", "JSON text: no valid JSON"},
+      {"{\"command_us\": -1}", "command_us: is -1; give a number of at least 0"},
+      {"{\"calls\": []}", "calls: is of type array; give an object"},
+      {"{\"calls\": {\"a\\nb\": 1}}", "calls[\"a\\nb\"]: is of type number; give an object"},
+      {"{\"calls\": {\"c\": {\"forward\": -1}}}", "calls[\"c\"].forward: is -1; give a number of at least 0"},
+      {"{\"calls\": {\"c\": {\"sideways\": 1}}}", "calls[\"c\"]: unknown key \"sideways\""},
+      {"[]", "JSON text: none of the 0 measurements has a rate; run step_bench with --modes=local"},
+      {"[{\"mode\": \"graph\", \"teraflops\": 5}]", "JSON text: none of the 1 measurements has a rate"},
+      {"[{\"teraflops\": 5}]", "[0]: the key \"mode\" is missing"},
+      {"[{\"mode\": \"local\"}]", "[0]: the key \"teraflops\" is missing"},
+      {"[{\"mode\": \"local\", \"teraflops\": null}]", "[0].teraflops: is of type null; give a number"},
+      {"[7]", "[0]: is of type number; give an object"},
+      {"{\"figures\": 7}", "figures: is of type number; give a list"},
+      {"{\"figures\": [{}]}", "figures[0]: the key \"mode\" is missing"},
+      {std::string("{}\0", 3), "JSON text: byte 3 of 3 is a NUL"},
+      {std::string(100000, '['), "JSON text: lists and objects are nested deeper than 16"},
+  };
+  for (const auto& [text, message] : mistakes) {
+    EXPECT_THAT(CostModelFromJson(text), StatusIs(absl::StatusCode::kInvalidArgument, StartsWith(message))) << text;
+  }
+}
+
+}  // namespace
+}  // namespace reprise
