@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <initializer_list>
 #include <optional>
 #include <set>
 
@@ -67,7 +66,7 @@ class CommandCosts {
     const auto memory = [&]() -> Cost { return costs_.command_us + Bytes(scheduled.uses) / costs_.memory_bytes * 1e6; };
     // Its use of the staging slots is of all, but it reads no more than it assigns.
     const auto copy = [&]() -> Cost {
-      return costs_.command_us + 2 * Bytes(scheduled.uses, {Access::kAssign}) / costs_.memory_bytes * 1e6;
+      return costs_.command_us + 2 * AssignedBytes(scheduled.uses) / costs_.memory_bytes * 1e6;
     };
     const auto compute = [&](double flops) -> Cost {
       return flops > 0 ? costs_.command_us + flops / costs_.flops * 1e6 : memory();
@@ -76,30 +75,39 @@ class CommandCosts {
       const double bytes = static_cast<double>(TransferredBytes(plan_, scheduled.command));
       return costs_.collective_us + bytes / bandwidth * 1e6;
     };
-    return std::visit(
-        Overloaded{
-            [](const Begin&) { return Cost(); }, [&](const NextMicrobatch&) { return memory(); },
-            [&](const StageInputs&) { return copy(); }, [&](const AllGather&) { return transfer(costs_.gather_bytes); },
-            [&](const Forward& c) { return compute(flops_[c.call.value()].forward); },
-            [&](const Backward& c) { return compute(flops_[c.call.value()].backward); },
-            [&](const PackGradients&) { return memory(); },
-            [&](const ReduceScatter&) { return transfer(costs_.reduce_bytes); },
-            [&](const Accumulate&) { return memory(); }, [&](const RecordLoss&) { return memory(); },
-            [&](const GradientNorm&) { return memory(); }, [&](const SumNorm&) { return Cost(costs_.collective_us); },
-            [&](const UpdateParameters&) { return memory(); }, [&](const RefreshShards&) { return memory(); },
-            [&](const PublishMetrics&) { return memory(); }, [](const End&) { return Cost(); }},
-        scheduled.command);
+    return std::visit(Overloaded{
+                          [](const Begin&) { return Cost(); },
+                          [&](const NextMicrobatch&) { return memory(); },
+                          [&](const StageInputs&) { return copy(); },
+                          [&](const AllGather&) { return transfer(costs_.gather_bytes); },
+                          [&](const Forward& c) { return compute(flops_[c.call.value()].forward); },
+                          [&](const Backward& c) { return compute(flops_[c.call.value()].backward); },
+                          [&](const PackGradients&) { return memory(); },
+                          [&](const ReduceScatter&) { return transfer(costs_.reduce_bytes); },
+                          [&](const Accumulate&) { return memory(); },
+                          [&](const RecordLoss&) { return memory(); },
+                          [&](const GradientNorm&) { return memory(); },
+                          [&](const SumNorm&) { return Cost(costs_.collective_us); },
+                          [&](const UpdateParameters&) { return memory(); },
+                          [&](const RefreshShards&) { return memory(); },
+                          [&](const PublishMetrics&) { return memory(); },
+                          [](const End&) { return Cost(); },
+                      },
+                      scheduled.command);
   }
 
  private:
-  // Read and written by uses with one of these accesses.
-  static double Bytes(const std::vector<BufferUse>& uses,
-                      std::initializer_list<Access> accesses = {Access::kRead, Access::kAssign, Access::kUpdate}) {
+  // Read and written.
+  static double Bytes(const std::vector<BufferUse>& uses) {
     double bytes = 0;
     for (const BufferUse& use : uses) {
-      if (std::find(accesses.begin(), accesses.end(), use.access) == accesses.end()) continue;
       bytes += static_cast<double>(use.num_bytes) * (use.access == Access::kUpdate ? 2 : 1);
     }
+    return bytes;
+  }
+  static double AssignedBytes(const std::vector<BufferUse>& uses) {
+    double bytes = 0;
+    for (const BufferUse& use : uses) bytes += use.access == Access::kAssign ? static_cast<double>(use.num_bytes) : 0;
     return bytes;
   }
 

@@ -208,7 +208,7 @@ TEST(ReprisePlanTest, RefusesBadFlagsInOneLineWithARemedy) {
       {"--stack=2 --wire=i32", "--wire is \"i32\"", "give one of: bf16, f32"},
       {"--stack=2 --master=u8", "--master is \"u8\"", "give one of: bf16, f32"},
       {"--stack=2 --format=xml", "--format is \"xml\"", "give one of: summary, text, json, dot, timeline, overlap"},
-      {"--stack=2 --format=overlap --costs=/nonexistent", "--costs: /nonexistent (No such file",
+      {"--stack=2 --format=overlap --costs=/nonexistent/x.json", "/nonexistent/x.json (No such file",
        "give the path of a cost model file"},
       {"--stack=2 --format=timeline --costs=/dev/zero", "/dev/zero (not a regular file)", "give the path"},
       {"--stack=2 --format=timeline --costs=README.md", "--costs=README.md: JSON text: no valid JSON", ""},
