@@ -13,7 +13,7 @@ class GatherPlanner {
                 Residency residency)
       : accesses_(accesses),
         residency_(residency),
-        limits_(accesses.size(), -1),
+        limits_(accesses.size()),
         slot_copy_(slots, -1),
         unit_copy_(num_units, -1),
         uses_(num_units),
@@ -23,8 +23,9 @@ class GatherPlanner {
     }
     std::vector<int> reading;
     for (size_t a = 0; a < accesses.size(); ++a) {
+      // Below 0 nothing limits the gather, but the order of what comes before the graph stays.
       const int64_t limit = static_cast<int64_t>(reading.size()) - 1 - prefetch_depth;
-      if (limit >= 0) limits_[a] = reading[limit];
+      limits_[a] = limit >= 0 ? reading[limit] : limit;
       if (!accesses[a].units.empty()) reading.push_back(static_cast<int>(a));
     }
     for (int s = 0; s < slots; ++s) idle_.insert({-1, s});
@@ -86,7 +87,7 @@ class GatherPlanner {
     }
     const int index = Occupy(unit, slot);
     GatheredCopy& copy = plan_.copies[index];
-    copy.limit = limits_[access];
+    copy.limit = static_cast<int>(std::max<int64_t>(-1, limits_[access]));
     copy.issue_after = std::max(issued_, copy.limit);
     if (copy.previous >= 0) copy.issue_after = std::max(copy.issue_after, plan_.copies[copy.previous].last_access);
     issued_ = copy.issue_after;
@@ -142,7 +143,7 @@ class GatherPlanner {
 
   const std::vector<WeightAccess>& accesses_;
   const Residency residency_;
-  std::vector<int> limits_;             // by access: the one that its gathers must not run ahead of; -1: none
+  std::vector<int64_t> limits_;         // by access: the one that its gathers must not run ahead of; negative: none
   std::vector<int> slot_copy_;          // by slot: its present copy
   std::vector<int> unit_copy_;          // by unit: its present copy
   std::vector<std::vector<int>> uses_;  // by unit: accesses that need it

@@ -80,6 +80,9 @@ absl::Status StepRunner::TakeMemory() {
     }
     for (size_t t = 0; t < plan.model.tensors().size(); ++t) {
       const TensorSpec& spec = plan.model.tensors()[t].spec;
+      if (const BufferId staging = plan.tensor_buffers[t].staging; staging.valid() && IsFloatingPoint(spec.dtype)) {
+        REPRISE_RETURN_IF_ERROR(FillRandomly(index, addresses[staging.value()], plan.buffer(staging).num_bytes));
+      }
       if (!spec.external) continue;
       const BufferId buffer = plan.tensor_buffers[t].value;
       const int64_t num_bytes = plan.buffer(buffer).num_bytes;

@@ -42,6 +42,7 @@ absl::StatusOr<CuptiApi> Load() {
   REPRISE_RETURN_IF_ERROR(
       Find(library, "cuptiActivityPopExternalCorrelationId", api.activity_pop_external_correlation_id));
   REPRISE_RETURN_IF_ERROR(Find(library, "cuptiActivityFlushAll", api.activity_flush_all));
+  REPRISE_RETURN_IF_ERROR(Find(library, "cuptiFinalize", api.finalize));
   REPRISE_RETURN_IF_ERROR(Find(library, "cuptiGetResultString", api.get_result_string));
   return api;
 }

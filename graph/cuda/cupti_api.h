@@ -24,6 +24,7 @@ struct CuptiApi {
   decltype(&cuptiActivityPushExternalCorrelationId) activity_push_external_correlation_id = nullptr;
   decltype(&cuptiActivityPopExternalCorrelationId) activity_pop_external_correlation_id = nullptr;
   decltype(&cuptiActivityFlushAll) activity_flush_all = nullptr;
+  decltype(&cuptiFinalize) finalize = nullptr;
   decltype(&cuptiGetResultString) get_result_string = nullptr;
 };
 

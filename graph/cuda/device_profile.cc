@@ -125,6 +125,8 @@ class CuptiProfile : public DeviceProfile {
       status.Update(Check(cupti_.activity_disable(kind), "closing CUPTI"));
     }
     if (std::exchange(is_subscribed_, false)) status.Update(Check(cupti_.unsubscribe(subscriber_), "closing CUPTI"));
+    // Or every later call of CUDA's would pay for the tool.
+    status.Update(Check(cupti_.finalize(), "closing CUPTI"));
     open_profile = nullptr;
     return status;
   }

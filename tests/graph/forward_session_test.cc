@@ -111,7 +111,7 @@ TEST(ForwardSessionTest, GathersLessAfterTheFirstReplayAndGivesTheSame) {
   const std::vector<Network> networks = TwoSizes();
   auto world = std::make_shared<testing::BreakableWorld>(kRanks);
   REPRISE_ASSERT_OK_AND_ASSIGN(const auto parameters, MakeParameters(world, networks[0].model));
-  for (const int slots : {2, 4}) {
+  for (const int slots : {3, 4}) {
     REPRISE_ASSERT_OK_AND_ASSIGN(const auto session, ForwardSession::Create(parameters, VariantsOf(networks),
                                                                             {.plan = {.weight_slots = slots}}));
     const Plan& plan = **session->plan(0);

@@ -224,7 +224,10 @@ class SecondProcess : public BreakableWorld {
 
  private:
   absl::Status BeginProfile(const Fingerprint&) override { return absl::OkStatus(); }
-  absl::StatusOr<Timeline> EndProfile() override { return mine_; }
+  // A microsecond after the other's, and more nanoseconds than a double counts.
+  absl::StatusOr<LocalProfile> EndProfile() override {
+    return LocalProfile{.timeline = mine_, .origin_ns = 1'700'000'000'000'001'234};
+  }
 
   const Timeline mine_;
   const std::string others_;
@@ -232,17 +235,17 @@ class SecondProcess : public BreakableWorld {
 };
 
 TEST(ProfileTest, TimelinesOfAllProcessesStartAtTheFirstSpanAndAreInOrder) {
-  CommandSpan mine = {.rank = 1, .command = CommandId(2), .start_us = 1030, .end_us = 1050};
-  mine.activities = {{.start_us = 1035, .end_us = 1040}};
+  CommandSpan mine = {.rank = 1, .command = CommandId(2), .start_us = 1029, .end_us = 1049};
+  mine.activities = {{.start_us = 1034, .end_us = 1039}};
   const CommandSpan late = {.replay = 1, .command = CommandId(1), .start_us = 1060, .end_us = 1070};
   const CommandSpan early = {.command = CommandId(3), .start_us = 1020, .end_us = 1030};
-  SecondProcess world({{mine}}, ToJson(Timeline{{late, early}}));
+  SecondProcess world({{mine}}, "1700000000000000234\n" + ToJson(Timeline{{late, early}}));
   ASSERT_THAT(world.StartProfile({}), IsOk());
   REPRISE_ASSERT_OK_AND_ASSIGN(const Timeline timeline, world.StopProfile());
   ASSERT_EQ(timeline.spans.size(), 3u);
   const auto moved = [](CommandSpan span) {
-    span.start_us -= 1020;
-    span.end_us -= 1020;
+    span.start_us -= 1020 - span.rank;
+    span.end_us -= 1020 - span.rank;
     for (Activity& activity : span.activities) activity = {.start_us = 15, .end_us = 20};
     return span;
   };
@@ -250,9 +253,13 @@ TEST(ProfileTest, TimelinesOfAllProcessesStartAtTheFirstSpanAndAreInOrder) {
 }
 
 TEST(ProfileTest, ATimelineThatCannotBeReadIsAnError) {
-  SecondProcess world({}, "{\"spans\": 7}");
+  SecondProcess world({}, "1\n{\"spans\": 7}");
   ASSERT_THAT(world.StartProfile({}), IsOk());
   EXPECT_THAT(world.StopProfile(), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("spans: is of type number")));
+  SecondProcess other({}, "a vote");
+  ASSERT_THAT(other.StartProfile({}), IsOk());
+  EXPECT_THAT(other.StopProfile(),
+              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("something else than its profile")));
 }
 
 }  // namespace

@@ -5,7 +5,17 @@ namespace {
 
 __global__ void Increment(int* counter) { ++*counter; }
 
+__global__ void Gate(const volatile int* opened, int* passed) {
+  while (*opened <= *passed) __nanosleep(1000);
+  ++*passed;
+}
+
 }  // namespace
+
+cudaError_t LaunchGate(cudaStream_t stream, const volatile int* opened, int* passed) {
+  Gate<<<1, 1, 0, stream>>>(opened, passed);
+  return cudaGetLastError();
+}
 
 cudaError_t LaunchFirst(cudaStream_t stream, int* counter) {
   Increment<<<1, 1, 0, stream>>>(counter);
