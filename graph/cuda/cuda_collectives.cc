@@ -2,6 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "graph/command_uses.h"
+#include "graph/cuda/cuda_transport.h"
 #include "graph/cuda/nccl_status.h"
 #include "graph/cuda/norm_sums.h"
 #include "kernels/cuda/cuda_status.h"
@@ -42,42 +43,42 @@ class Collectives {
         bindings_(bindings),
         command_(command),
         uses_(bindings, /*local=*/0, command),
-        stream_(rank.lane_stream(command.lane)),
-        communicator_(rank.communicator(command.lane)) {}
+        stream_(rank.lane_stream(command.lane)) {}
 
   absl::Status operator()(const AllGather& gather) const {
-    return InGroup(communicator_, [&]() -> absl::Status {
-      for (const BufferUse& gathered : uses_.All(Role::kGathered)) {
-        const FlatGroup& group = GroupAt(gather.unit, gathered.id);
-        if (group.shard_elements == 0) continue;
-        REPRISE_ASSIGN_OR_RETURN(const void* const shard, uses_.Address<const std::byte>(Role::kShard, gathered.id));
-        REPRISE_ASSIGN_OR_RETURN(const ncclDataType_t type, NcclType(group.dtype));
-        REPRISE_RETURN_IF_ERROR(
-            NcclStatus(ncclAllGather(shard, uses_.Pointer<void>(gathered), static_cast<size_t>(group.shard_elements),
-                                     type, communicator_, stream_),
-                       "ncclAllGather", communicator_));
-      }
-      return absl::OkStatus();
-    });
+    const Transport transport = bindings_.plan->options.transport;
+    return ForEachGroup(
+        transport, gather.unit, Role::kGathered,
+        [&](const FlatGroup& group, const BufferUse& gathered) -> absl::Status {
+          REPRISE_ASSIGN_OR_RETURN(const void* shard, uses_.Address<const std::byte>(Role::kShard, gathered.id));
+          REPRISE_ASSIGN_OR_RETURN(const ncclDataType_t type, NcclType(group.dtype));
+          if (transport == Transport::kCopyEngine) {
+            REPRISE_ASSIGN_OR_RETURN(shard, CopyOwnPart(group, shard, uses_.Pointer<std::byte>(gathered)));
+          }
+          return NcclStatus(ncclAllGather(shard, uses_.Pointer<void>(gathered), Count(group), type,
+                                          CommunicatorOf(transport), stream_),
+                            "ncclAllGather", CommunicatorOf(transport));
+        });
   }
 
   absl::Status operator()(const ReduceScatter& reduce) const {
     const Plan& plan = *bindings_.plan;
     const std::vector<int64_t> offsets = WireOffsets(plan, reduce.unit);
-    return InGroup(communicator_, [&]() -> absl::Status {
-      for (const BufferUse& received : uses_.All(Role::kReceived)) {
-        const FlatGroup& group = GroupAt(reduce.unit, received.id);
-        if (group.shard_elements == 0) continue;
-        REPRISE_ASSIGN_OR_RETURN(const BufferUse wire, uses_.First(Role::kWire));
-        const std::byte* const from = bindings_.addresses[0][wire.buffer.value()] + offsets[received.id];
-        REPRISE_ASSIGN_OR_RETURN(const ncclDataType_t type, NcclType(plan.wire(group)));
-        REPRISE_RETURN_IF_ERROR(
-            NcclStatus(ncclReduceScatter(from, uses_.Pointer<void>(received), static_cast<size_t>(group.shard_elements),
-                                         type, ncclSum, communicator_, stream_),
-                       "ncclReduceScatter", communicator_));
-      }
-      return absl::OkStatus();
-    });
+    const ncclComm_t communicator = CommunicatorOf(reduce.transport);
+    return ForEachGroup(
+        reduce.transport, reduce.unit, Role::kReceived,
+        [&](const FlatGroup& group, const BufferUse& received) -> absl::Status {
+          REPRISE_ASSIGN_OR_RETURN(const BufferUse wire, uses_.First(Role::kWire));
+          const std::byte* const from = bindings_.addresses[0][wire.buffer.value()] + offsets[received.id];
+          void* const to = uses_.Pointer<void>(received);
+          REPRISE_ASSIGN_OR_RETURN(const ncclDataType_t type, NcclType(plan.wire(group)));
+          if (reduce.transport == Transport::kDefault) {
+            return NcclStatus(ncclReduceScatter(from, to, Count(group), type, ncclSum, communicator, stream_),
+                              "ncclReduceScatter", communicator);
+          }
+          return NcclStatus(ncclAlltoAll(from, to, Count(group), type, communicator, stream_), "ncclAlltoAll",
+                            communicator);
+        });
   }
 
   absl::Status operator()(const SumNorm&) const {
@@ -90,7 +91,8 @@ class Collectives {
                                            partials.num_bytes / static_cast<int64_t>(sizeof(double)), state, mine),
                             "adding up the norm's parts"));
     REPRISE_RETURN_IF_ERROR(
-        NcclStatus(ncclAllGather(mine, all, 2, ncclFloat64, communicator_, stream_), "ncclAllGather", communicator_));
+        NcclStatus(ncclAllGather(mine, all, 2, ncclFloat64, CommunicatorOf(Transport::kDefault), stream_),
+                   "ncclAllGather", CommunicatorOf(Transport::kDefault)));
     return kernels::FinishNorm(rank_.stream(command_.lane), state, all, rank_.size());
   }
 
@@ -101,6 +103,37 @@ class Collectives {
   }
 
  private:
+  ncclComm_t CommunicatorOf(Transport transport) const {
+    // A rank alone has no other ones.
+    return rank_.communicator(command_.lane, rank_.size() == 1 ? CtaPolicy::kKernels : CtaPolicyOf(transport));
+  }
+  static size_t Count(const FlatGroup& group) { return static_cast<size_t>(group.shard_elements); }
+
+  // Copies this rank's part to its place, from where the collective may send it, and returns that place. A copy within
+  // a device runs on its multiprocessors: before NCCL's handshake it starts together with the compute command beside
+  // it, and after it would find every multiprocessor taken by a persistent matrix product until that ends.
+  absl::StatusOr<const void*> CopyOwnPart(const FlatGroup& group, const void* shard, std::byte* gathered) const {
+    const int64_t num_bytes = group.shard_elements * SizeOf(group.dtype);
+    std::byte* const own = gathered + rank_.rank() * num_bytes;
+    REPRISE_RETURN_IF_ERROR(kernels::CudaStatus(
+        cudaMemcpyAsync(own, shard, static_cast<size_t>(num_bytes), cudaMemcpyDeviceToDevice, stream_),
+        "copying a rank's own part"));
+    return own;
+  }
+
+  // One operation for all groups of the unit where NCCL's kernels fuse them; copy engines take one after another.
+  template <class Body>
+  absl::Status ForEachGroup(Transport transport, UnitId unit, Role role, const Body& body) const {
+    const auto all = [&]() -> absl::Status {
+      for (const BufferUse& use : uses_.All(role)) {
+        const FlatGroup& group = GroupAt(unit, use.id);
+        if (group.shard_elements > 0) REPRISE_RETURN_IF_ERROR(body(group, use));
+      }
+      return absl::OkStatus();
+    };
+    return transport == Transport::kCopyEngine ? all() : InGroup(CommunicatorOf(transport), all);
+  }
+
   const FlatGroup& GroupAt(UnitId unit, int32_t group) const {
     return bindings_.plan->layout.units[unit.value()].groups[group];
   }
@@ -110,23 +143,9 @@ class Collectives {
   const ScheduledCommand& command_;
   const CommandUses uses_;
   const cudaStream_t stream_;
-  const ncclComm_t communicator_;
 };
 
 }  // namespace
-
-absl::Status CheckTransports(const Plan& plan) {
-  for (const Schedule& schedule : plan.schedules) {
-    for (const ScheduledCommand& command : schedule.commands) {
-      const ReduceScatter* const reduce = std::get_if<ReduceScatter>(&command.command);
-      if (reduce == nullptr || reduce->transport == Transport::kDefault) continue;
-      return absl::UnavailableError(
-          absl::StrCat(Describe(plan, command.command), " asks for the transport ", Name(reduce->transport),
-                       ", which this world does not have; plan with ", Name(Transport::kDefault)));
-    }
-  }
-  return absl::OkStatus();
-}
 
 absl::Status LaunchCollective(CudaRank& rank, const Bindings& bindings, const ScheduledCommand& command) {
   return std::visit(Collectives(rank, bindings, command), command.command);

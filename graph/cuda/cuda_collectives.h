@@ -9,10 +9,7 @@
 
 namespace reprise::internal {
 
-// Unavailable, naming the command, if the plan asks for a transport that this world does not have.
-absl::Status CheckTransports(const Plan& plan);
-
-// Enqueues an AllGather, ReduceScatter or SumNorm on its lane. Internal for any other command.
+// After PrepareTransport. Enqueues an AllGather, ReduceScatter or SumNorm on its lane. Internal for any other command.
 absl::Status LaunchCollective(CudaRank& rank, const Bindings& bindings, const ScheduledCommand& command);
 
 }  // namespace reprise::internal

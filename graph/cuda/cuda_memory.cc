@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "graph/cuda/nccl_status.h"
@@ -26,6 +27,10 @@ class CudaMemory : public MemoryBlock {
     const CallerState caller(rank_->device());
     switch (kind_) {
       case MemoryKind::kCommunicating:
+        // Communicators that were aborted have given their windows back.
+        for (const auto& [communicator, window] : windows_) {
+          if (rank_->CheckUsable().ok()) ncclCommWindowDeregister(communicator, window);
+        }
         ncclMemFree(address_);
         break;
       case MemoryKind::kLocal:
@@ -62,6 +67,21 @@ class CudaMemory : public MemoryBlock {
     return absl::OkStatus();
   }
 
+  absl::Status Register(const std::shared_ptr<MemoryBlock>& self, ncclComm_t communicator) {
+    if (kind_ != MemoryKind::kCommunicating || num_bytes_ == 0) return absl::OkStatus();
+    for (const auto& [registered, window] : windows_) {
+      if (registered == communicator) return absl::OkStatus();
+    }
+    const auto window = std::make_shared<ncclWindow_t>(nullptr);
+    REPRISE_RETURN_IF_ERROR(rank_->WaitForRanks([this, self, communicator, window] {
+      return NcclStatus(ncclCommWindowRegister(communicator, address_, static_cast<size_t>(num_bytes_), window.get(),
+                                               NCCL_WIN_COLL_SYMMETRIC),
+                        absl::StrCat("registering ", num_bytes_, " bytes with NCCL"), communicator);
+    }));
+    windows_.emplace_back(communicator, *window);
+    return absl::OkStatus();
+  }
+
   int64_t num_bytes() const override { return num_bytes_; }
   std::byte* address(int) const override { return static_cast<std::byte*>(address_); }
 
@@ -86,9 +106,15 @@ class CudaMemory : public MemoryBlock {
   const int64_t num_bytes_;
   int64_t taken_ = 0;
   void* address_ = nullptr;
+  std::vector<std::pair<ncclComm_t, ncclWindow_t>> windows_;
 };
 
 }  // namespace
+
+absl::Status RegisterWindow(const std::shared_ptr<MemoryBlock>& block, ncclComm_t communicator) {
+  auto* const memory = dynamic_cast<CudaMemory*>(block.get());
+  return memory == nullptr ? absl::OkStatus() : memory->Register(block, communicator);
+}
 
 absl::StatusOr<std::shared_ptr<MemoryBlock>> AllocateCudaMemory(std::shared_ptr<CudaRank> rank, MemoryKind kind,
                                                                 int64_t num_bytes) {

@@ -31,9 +31,9 @@ constexpr auto kAbortTime = absl::Seconds(20);
 
 }  // namespace
 
-absl::StatusOr<std::shared_ptr<CudaRank>> CudaRank::Create(int device, const CudaWorldOptions& options,
+absl::StatusOr<std::shared_ptr<CudaRank>> CudaRank::Create(int device, bool one_host, const CudaWorldOptions& options,
                                                            std::shared_ptr<Bootstrap> bootstrap) {
-  std::shared_ptr<CudaRank> rank(new CudaRank(device, options.deadline, std::move(bootstrap)));
+  std::shared_ptr<CudaRank> rank(new CudaRank(device, one_host, options.deadline, std::move(bootstrap)));
   const CallerState caller(device);
   REPRISE_RETURN_IF_ERROR(rank->Open(options));
   return rank;
@@ -86,7 +86,9 @@ absl::Status CudaRank::OpenLane(Lane lane, int priority) {
 CudaRank::~CudaRank() {
   const CallerState caller(device_);
   for (LaneParts& lane : lanes_) {
-    if (lane.communicator != nullptr) ncclCommDestroy(lane.communicator);
+    for (const ncclComm_t communicator : lane.communicators) {
+      if (communicator != nullptr) ncclCommDestroy(communicator);
+    }
   }
   for (std::thread& thread : aborting_) lost_ ? thread.detach() : thread.join();
   for (LaneParts& lane : lanes_) lane = LaneParts();
@@ -102,15 +104,15 @@ CudaRank::~CudaRank() {
   own_stream_ = StreamHandle();
 }
 
-absl::StatusOr<ncclComm_t> CudaRank::MakeCommunicator(std::function<absl::StatusOr<ncclComm_t>()> call) {
+absl::Status CudaRank::WaitForRanks(std::function<absl::Status()> call) {
   struct Result {
     std::atomic<bool> done = false;
-    absl::StatusOr<ncclComm_t> communicator = nullptr;
+    absl::Status status;
   };
   const auto result = std::make_shared<Result>();
   std::thread thread([result, device = device_, call = std::move(call)] {
     const CallerState caller(device);
-    result->communicator = call();
+    result->status = call();
     result->done = true;
   });
   const absl::Time start = absl::Now();
@@ -126,43 +128,49 @@ absl::StatusOr<ncclComm_t> CudaRank::MakeCommunicator(std::function<absl::Status
     return peers;
   }
   thread.join();
-  return result->communicator;
+  return result->status;
 }
 
-absl::Status CudaRank::NewCommunicator(Lane lane, const ncclUniqueId& id) {
-  const std::string name = absl::StrCat("reprise ", Name(lane));
-  REPRISE_ASSIGN_OR_RETURN(
-      lanes_[static_cast<int>(lane)].communicator,
-      MakeCommunicator([=, size = size(), rank = rank()]() -> absl::StatusOr<ncclComm_t> {
-        ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-        config.commName = name.c_str();
-        config.blocking = 1;
-        ncclComm_t communicator = nullptr;
-        REPRISE_RETURN_IF_ERROR(NcclStatus(ncclCommInitRankConfig(&communicator, size, id, rank, &config),
-                                           absl::StrCat("making the communicator of lane ", Name(lane))));
-        return communicator;
-      }));
+absl::Status CudaRank::MakeCommunicator(Lane lane, CtaPolicy policy, std::function<absl::StatusOr<ncclComm_t>()> call) {
+  const auto made = std::make_shared<ncclComm_t>(nullptr);
+  REPRISE_RETURN_IF_ERROR(WaitForRanks([made, call = std::move(call)]() -> absl::Status {
+    REPRISE_ASSIGN_OR_RETURN(*made, call());
+    return absl::OkStatus();
+  }));
+  lanes_[static_cast<int>(lane)].communicators[static_cast<int>(policy)] = *made;
   return absl::OkStatus();
+}
+
+absl::Status CudaRank::NewCommunicator(Lane lane, CtaPolicy policy, const ncclUniqueId& id) {
+  const std::string name = absl::StrCat("reprise ", Name(lane), policy == CtaPolicy::kNone ? " by copy engines" : "");
+  return MakeCommunicator(lane, policy, [=, size = size(), rank = rank()]() -> absl::StatusOr<ncclComm_t> {
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    config.commName = name.c_str();
+    config.blocking = 1;
+    if (policy == CtaPolicy::kNone) config.CTAPolicy = NCCL_CTA_POLICY_ZERO;
+    ncclComm_t communicator = nullptr;
+    REPRISE_RETURN_IF_ERROR(NcclStatus(ncclCommInitRankConfig(&communicator, size, id, rank, &config),
+                                       absl::StrCat("making the communicator \"", name, "\"")));
+    return communicator;
+  });
 }
 
 absl::Status CudaRank::SplitCommunicator(Lane lane, ncclComm_t parent) {
-  REPRISE_ASSIGN_OR_RETURN(
-      lanes_[static_cast<int>(lane)].communicator, MakeCommunicator([=, rank = rank()]() -> absl::StatusOr<ncclComm_t> {
-        ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-        // Shared resources would order the operations of the two communicators.
-        config.splitShare = 0;
-        config.blocking = 1;
-        ncclComm_t communicator = nullptr;
-        const ncclResult_t split = ncclCommSplit(parent, 0, rank, &communicator, &config);
-        if (split == ncclInProgress) {
-          return absl::InvalidArgumentError(
-              "CudaWorldOptions::parent does not block; pass a communicator made with ncclConfig_t::blocking = 1");
-        }
-        REPRISE_RETURN_IF_ERROR(
-            NcclStatus(split, absl::StrCat("splitting the caller's communicator for lane ", Name(lane)), parent));
-        return communicator;
-      }));
-  return absl::OkStatus();
+  return MakeCommunicator(lane, CtaPolicy::kKernels, [=, rank = rank()]() -> absl::StatusOr<ncclComm_t> {
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    // Shared resources would order the operations of the two communicators.
+    config.splitShare = 0;
+    config.blocking = 1;
+    ncclComm_t communicator = nullptr;
+    const ncclResult_t split = ncclCommSplit(parent, 0, rank, &communicator, &config);
+    if (split == ncclInProgress) {
+      return absl::InvalidArgumentError(
+          "CudaWorldOptions::parent does not block; pass a communicator made with ncclConfig_t::blocking = 1");
+    }
+    REPRISE_RETURN_IF_ERROR(
+        NcclStatus(split, absl::StrCat("splitting the caller's communicator for lane ", Name(lane)), parent));
+    return communicator;
+  });
 }
 
 absl::Status CudaRank::CheckUsable() const {
@@ -279,10 +287,12 @@ absl::Status CudaRank::WaitFor(cudaEvent_t event) {
 absl::Status CudaRank::CheckPeers(absl::Duration waited) const {
   REPRISE_RETURN_IF_ERROR(bootstrap_->CheckPeers());
   for (const LaneParts& lane : lanes_) {
-    if (lane.communicator == nullptr) continue;
-    ncclResult_t error = ncclSuccess;
-    REPRISE_RETURN_IF_ERROR(NcclStatus(ncclCommGetAsyncError(lane.communicator, &error), "asking NCCL for errors"));
-    REPRISE_RETURN_IF_ERROR(NcclStatus(error, "a collective", lane.communicator));
+    for (const ncclComm_t communicator : lane.communicators) {
+      if (communicator == nullptr) continue;
+      ncclResult_t error = ncclSuccess;
+      REPRISE_RETURN_IF_ERROR(NcclStatus(ncclCommGetAsyncError(communicator, &error), "asking NCCL for errors"));
+      REPRISE_RETURN_IF_ERROR(NcclStatus(error, "a collective", communicator));
+    }
   }
   if (waited < deadline_) return absl::OkStatus();
   return absl::DeadlineExceededError(
@@ -296,11 +306,13 @@ void CudaRank::Fail(const absl::Status& status) {
   // An abort raises its communicator's flag for good, so that the collectives of every graph still queued leave, and
   // returns once no graph holds the communicator: after the last executable is gone.
   for (LaneParts& lane : lanes_) {
-    if (lane.communicator == nullptr) continue;
-    aborting_.emplace_back([device = device_, communicator = std::exchange(lane.communicator, nullptr)] {
-      const CallerState caller(device);
-      ncclCommAbort(communicator);
-    });
+    for (ncclComm_t& communicator : lane.communicators) {
+      if (communicator == nullptr) continue;
+      aborting_.emplace_back([device = device_, aborted = std::exchange(communicator, nullptr)] {
+        const CallerState caller(device);
+        ncclCommAbort(aborted);
+      });
+    }
   }
   const cudaEvent_t last = launched_ > 0 ? ends_[(launched_ - 1) % kMaxOutstanding].get() : waited_for_.get();
   const absl::Time give_up = absl::Now() + kAbortTime;

@@ -26,19 +26,29 @@
 
 namespace reprise::internal {
 
+// Which engines a communicator's collectives run on: NCCL's choice of kernels, or copy engines where they can.
+enum class CtaPolicy : uint8_t { kKernels, kNone };
+inline constexpr int kNumCtaPolicies = 2;
+
 class CudaRank {
  public:
   // Streams, kernels and working memory on a device; asks nothing of the other ranks.
-  static absl::StatusOr<std::shared_ptr<CudaRank>> Create(int device, const CudaWorldOptions& options,
+  // `one_host`: all ranks are on this host.
+  static absl::StatusOr<std::shared_ptr<CudaRank>> Create(int device, bool one_host, const CudaWorldOptions& options,
                                                           std::shared_ptr<Bootstrap> bootstrap);
   ~CudaRank();
 
   static constexpr Lane kCommunicatingLanes[] = {Lane::kAllGather, Lane::kReduceScatter};
-  // (c) Once for each of those: from a new id, the same on all ranks, or from the caller's communicator.
-  absl::Status NewCommunicator(Lane lane, const ncclUniqueId& id);
+  // (c) Once for each of those and each policy in use: from a new id, the same on all ranks, or from the caller's
+  // communicator.
+  absl::Status NewCommunicator(Lane lane, CtaPolicy policy, const ncclUniqueId& id);
   absl::Status SplitCommunicator(Lane lane, ncclComm_t parent);
+  // (c) Runs a call of NCCL's that waits for other ranks, in a thread of its own, looking at those ranks and at the
+  // clock. After an error the call may go on, and what it makes is lost.
+  absl::Status WaitForRanks(std::function<absl::Status()> call);
 
   int device() const { return device_; }
+  bool one_host() const { return one_host_; }
   int rank() const { return bootstrap_->rank(); }
   int size() const { return bootstrap_->size(); }
   const DriverApi& driver() const { return driver_; }
@@ -52,7 +62,10 @@ class CudaRank {
   // is an error and not lost.
   cudaStream_t lane_stream(Lane lane) const { return lanes_[static_cast<int>(lane)].stream.get(); }
   Stream stream(Lane lane) const { return Stream(lane_stream(lane), lanes_[static_cast<int>(lane)].kernels.get()); }
-  ncclComm_t communicator(Lane lane) const { return lanes_[static_cast<int>(lane)].communicator; }
+  // Null if it was not made.
+  ncclComm_t communicator(Lane lane, CtaPolicy policy) const {
+    return lanes_[static_cast<int>(lane)].communicators[static_cast<int>(policy)];
+  }
   // Working memory of SumNorm: this rank's two sums, then those of all ranks.
   double* norm_sums() const { return norm_sums_; }
 
@@ -95,16 +108,14 @@ class CudaRank {
   struct LaneParts {
     StreamHandle stream;
     std::unique_ptr<kernels::DeviceKernels> kernels;
-    ncclComm_t communicator = nullptr;
+    std::array<ncclComm_t, kNumCtaPolicies> communicators = {};
   };
 
-  CudaRank(int device, absl::Duration deadline, std::shared_ptr<Bootstrap> bootstrap)
-      : device_(device), deadline_(deadline), bootstrap_(std::move(bootstrap)) {}
+  CudaRank(int device, bool one_host, absl::Duration deadline, std::shared_ptr<Bootstrap> bootstrap)
+      : device_(device), one_host_(one_host), deadline_(deadline), bootstrap_(std::move(bootstrap)) {}
   absl::Status Open(const CudaWorldOptions& options);
   absl::Status OpenLane(Lane lane, int priority);
-  // Runs a call of NCCL's that waits for other ranks and makes a communicator, in a thread of its own, looking at those
-  // ranks and at the clock. After an error the call may go on; what it makes is lost.
-  absl::StatusOr<ncclComm_t> MakeCommunicator(std::function<absl::StatusOr<ncclComm_t>()> call);
+  absl::Status MakeCommunicator(Lane lane, CtaPolicy policy, std::function<absl::StatusOr<ncclComm_t>()> call);
   // One look at whether waiting still makes sense.
   absl::Status CheckPeers(absl::Duration waited) const;
   void Fail(const absl::Status& status);
@@ -112,6 +123,7 @@ class CudaRank {
   absl::Status EndStaging();
 
   const int device_;
+  const bool one_host_;
   const absl::Duration deadline_;
   const std::shared_ptr<Bootstrap> bootstrap_;
   DriverApi driver_;

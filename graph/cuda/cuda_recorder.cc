@@ -273,7 +273,6 @@ class EagerRecorder : public Recorder {
 
 absl::StatusOr<std::unique_ptr<Recorder>> NewCudaRecorder(Execution execution, std::shared_ptr<const Bindings> bindings,
                                                           std::shared_ptr<CudaRank> rank) {
-  REPRISE_RETURN_IF_ERROR(CheckTransports(*bindings->plan));
   switch (execution) {
     case Execution::kGraph:
       return std::make_unique<CaptureRecorder>(std::move(bindings), std::move(rank));

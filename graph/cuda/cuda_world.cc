@@ -13,6 +13,7 @@
 #include "graph/cuda/cuda_memory.h"
 #include "graph/cuda/cuda_rank.h"
 #include "graph/cuda/cuda_recorder.h"
+#include "graph/cuda/cuda_transport.h"
 #include "graph/cuda/nccl_status.h"
 #include "graph/cuda/upload.h"
 #include "graph/recording_protocol.h"
@@ -100,6 +101,7 @@ class CudaWorld : public World {
                                                      ", but this is rank ", ranks_[0], " of ", size(),
                                                      "; bind World::local_ranks()"));
     }
+    REPRISE_RETURN_IF_ERROR(internal::PrepareTransport(*this, *rank_, *bindings));
     return internal::NewCudaRecorder(execution, std::move(bindings), rank_);
   }
 
@@ -207,34 +209,13 @@ absl::Status CheckParent(ncclComm_t parent, const LaunchEnvironment& launch) {
                                                  launch.size, "; pass a communicator of all ranks, in their order"));
 }
 
-// Each ends with a vote, so that no rank is alone in the next.
-absl::Status MakeCommunicators(CudaWorld& world, ncclComm_t parent) {
-  CudaRank& rank = world.rank();
-  for (const Lane lane : CudaRank::kCommunicatingLanes) {
-    absl::Status status;
-    if (parent != nullptr) {
-      status = rank.SplitCommunicator(lane, parent);
-    } else {
-      ncclUniqueId id = {};
-      if (rank.rank() == 0) status = NcclStatus(ncclGetUniqueId(&id), "making an id for a communicator");
-      REPRISE_ASSIGN_OR_RETURN(const std::vector<std::string> ids,
-                               world.ExchangeBytes({std::string(id.internal, status.ok() ? sizeof(id.internal) : 0)}));
-      if (ids[0].size() == sizeof(id.internal)) {
-        ids[0].copy(id.internal, sizeof(id.internal));
-        status = rank.NewCommunicator(lane, id);
-      }
-    }
-    REPRISE_RETURN_IF_ERROR(world.Agree(absl::StrCat("making the communicator of lane ", Name(lane)), status, {}));
-  }
-  return absl::OkStatus();
-}
-
 absl::Status OpenWorld(CudaWorld& world, const std::shared_ptr<Bootstrap>& bootstrap, const LaunchEnvironment& launch,
                        const CudaWorldOptions& options) {
   const auto open = [&]() -> absl::StatusOr<Facts> {
     REPRISE_ASSIGN_OR_RETURN(const int device, ChooseDevice(launch, options));
     REPRISE_RETURN_IF_ERROR(CheckParent(options.parent, launch));
-    REPRISE_ASSIGN_OR_RETURN(std::shared_ptr<CudaRank> rank, CudaRank::Create(device, options, bootstrap));
+    REPRISE_ASSIGN_OR_RETURN(std::shared_ptr<CudaRank> rank,
+                             CudaRank::Create(device, launch.local_size == launch.size, options, bootstrap));
     REPRISE_RETURN_IF_ERROR(rank->CheckUsable());
     world.Open(std::move(rank));
     return FactsOf(launch, device);
@@ -242,7 +223,8 @@ absl::Status OpenWorld(CudaWorld& world, const std::shared_ptr<Bootstrap>& boots
   const absl::StatusOr<Facts> facts = open();
   REPRISE_RETURN_IF_ERROR(world.Agree("opening the device", facts.status(), {}));
   REPRISE_RETURN_IF_ERROR(CheckFacts(world, *facts));
-  return MakeCommunicators(world, options.parent);
+  if (options.parent == nullptr) return internal::MakeCommunicators(world, world.rank(), internal::CtaPolicy::kKernels);
+  return internal::SplitCommunicators(world, world.rank(), options.parent);
 }
 
 }  // namespace

@@ -31,7 +31,8 @@ class DeviceProfile {
   virtual void BeginReplay(int schedule) = 0;
   virtual void BeginLaunch(CommandId command) = 0;
   virtual void EndLaunch() = 0;
-  // Once, after everything launched is done. Microseconds from an origin on the clock that the processes of a host share.
+  // Once, after everything launched is done. Microseconds from an origin on the clock that the processes of a host
+  // share.
   virtual absl::StatusOr<Timeline> Stop(int64_t& origin_ns) = 0;
 };
 

@@ -1,0 +1,28 @@
+// What collectives need beside streams: communicators, and windows on the memory that they move.
+#ifndef REPRISE_GRAPH_CUDA_CUDA_TRANSPORT_H_
+#define REPRISE_GRAPH_CUDA_CUDA_TRANSPORT_H_
+
+#include "absl/status/status.h"
+#include "graph/cuda/cuda_rank.h"
+#include "reprise/core/schedule.h"
+#include "reprise/graph/bindings.h"
+#include "reprise/graph/world.h"
+
+namespace reprise::internal {
+
+// (c) One communicator for each communicating lane; a vote after each, so that no rank is alone in the next.
+absl::Status MakeCommunicators(World& world, CudaRank& rank, CtaPolicy policy);
+absl::Status SplitCommunicators(World& world, CudaRank& rank, ncclComm_t parent);
+
+// The communicators of a transport.
+inline CtaPolicy CtaPolicyOf(Transport transport) {
+  return transport == Transport::kCopyEngine ? CtaPolicy::kNone : CtaPolicy::kKernels;
+}
+
+// (c) Before a plan is recorded: communicators for its transport, and windows on its communicating memory, where they
+// were not made before. Unavailable, on every rank, if a rank cannot have that transport.
+absl::Status PrepareTransport(World& world, CudaRank& rank, const Bindings& bindings);
+
+}  // namespace reprise::internal
+
+#endif  // REPRISE_GRAPH_CUDA_CUDA_TRANSPORT_H_
