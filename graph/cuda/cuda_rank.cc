@@ -91,17 +91,31 @@ CudaRank::~CudaRank() {
     }
   }
   for (std::thread& thread : aborting_) lost_ ? thread.detach() : thread.join();
-  for (LaneParts& lane : lanes_) lane = LaneParts();
-  if (!lost_) {
-    for (void* workspace : workspaces_) cudaFree(workspace);
-    if (norm_sums_ != nullptr) cudaFree(norm_sums_);
-  }
   profile_ = nullptr;
+  if (lost_) {
+    Abandon();
+    return;
+  }
+  for (LaneParts& lane : lanes_) lane = LaneParts();
+  for (void* workspace : workspaces_) cudaFree(workspace);
+  if (norm_sums_ != nullptr) cudaFree(norm_sums_);
   waited_for_ = EventHandle();
   staged_ = EventHandle();
   staging_stream_ = StreamHandle();
   for (EventHandle& end : ends_) end = EventHandle();
   own_stream_ = StreamHandle();
+}
+
+void CudaRank::Abandon() {
+  for (LaneParts& lane : lanes_) {
+    lane.stream.Abandon();
+    static_cast<void>(lane.kernels.release());
+  }
+  for (EventHandle& end : ends_) end.Abandon();
+  waited_for_.Abandon();
+  staged_.Abandon();
+  staging_stream_.Abandon();
+  own_stream_.Abandon();
 }
 
 absl::Status CudaRank::WaitForRanks(std::function<absl::Status()> call) {
@@ -303,6 +317,13 @@ absl::Status CudaRank::CheckPeers(absl::Duration waited) const {
 void CudaRank::Fail(const absl::Status& status) {
   failed_ = status;
   bootstrap_->TellBroken(status);
+  const cudaEvent_t last = launched_ > 0 ? ends_[(launched_ - 1) % kMaxOutstanding].get() : waited_for_.get();
+  // An abort would wait for what cannot end, and hold locks of the driver meanwhile.
+  lost_ = endless_waits_ && cudaEventQuery(last) == cudaErrorNotReady;
+  if (lost_) {
+    for (LaneParts& lane : lanes_) lane.communicators = {};
+    return;
+  }
   // An abort raises its communicator's flag for good, so that the collectives of every graph still queued leave, and
   // returns once no graph holds the communicator: after the last executable is gone.
   for (LaneParts& lane : lanes_) {
@@ -314,7 +335,6 @@ void CudaRank::Fail(const absl::Status& status) {
       });
     }
   }
-  const cudaEvent_t last = launched_ > 0 ? ends_[(launched_ - 1) % kMaxOutstanding].get() : waited_for_.get();
   const absl::Time give_up = absl::Now() + kAbortTime;
   while (cudaEventQuery(last) == cudaErrorNotReady) {
     absl::SleepFor(absl::Milliseconds(1));

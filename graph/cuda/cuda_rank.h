@@ -86,6 +86,10 @@ class CudaRank {
   // must then be left to it.
   bool Drain();
 
+  // From now on collectives may be launched that nothing makes leave the device while they wait for a rank: those on
+  // windows look at no flag of NCCL's.
+  void AllowEndlessWaits() { endless_waits_ = true; }
+
   // ---- profiles ----
   // Waits, and times replays of the plan with this fingerprint until StopProfile, which waits too.
   absl::Status StartProfile(const Fingerprint& plan);
@@ -119,6 +123,8 @@ class CudaRank {
   // One look at whether waiting still makes sense.
   absl::Status CheckPeers(absl::Duration waited) const;
   void Fail(const absl::Status& status);
+  // Leaves all that the device may still use to it.
+  void Abandon();
   // What the launch stream runs from now on comes after what was staged.
   absl::Status EndStaging();
 
@@ -144,6 +150,7 @@ class CudaRank {
   bool graph_launched_ = false;
   absl::Status failed_;
   std::vector<std::thread> aborting_;
+  bool endless_waits_ = false;
   bool lost_ = false;  // the device did not come to an end after a failure
   MemoryUse use_;
   int64_t free_at_start_ = 0;

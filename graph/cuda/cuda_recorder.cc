@@ -41,7 +41,12 @@ class GraphExecutable : public Executable {
         num_bytes_(num_bytes),
         audit_(audit) {}
   ~GraphExecutable() override {
-    rank_->Drain();
+    if (!rank_->Drain()) {
+      timed_exec_.Abandon();
+      exec_.Abandon();
+      graph_.Abandon();
+      return;
+    }
     const CallerState caller(rank_->device());
     timed_exec_ = GraphExecHandle();
     exec_ = GraphExecHandle();

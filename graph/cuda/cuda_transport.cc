@@ -115,6 +115,7 @@ absl::Status PrepareTransport(World& world, CudaRank& rank, const Bindings& bind
   REPRISE_RETURN_IF_ERROR(world.Agree(absl::StrCat("preparing the transport ", Name(transport)),
                                       CheckAvailable(rank, transport), bindings.plan->fingerprint));
   REPRISE_RETURN_IF_ERROR(rank.Wait());
+  rank.AllowEndlessWaits();
   const CtaPolicy policy = CtaPolicyOf(transport);
   if (rank.communicator(Lane::kAllGather, policy) == nullptr) REPRISE_RETURN_IF_ERROR(OpenCopyEngines(world, rank));
   absl::Status status;

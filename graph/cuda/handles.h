@@ -24,6 +24,8 @@ class Handle {
   }
 
   T get() const { return value_; }
+  // Leaves the object to the device, which may never be done with it.
+  void Abandon() { value_ = nullptr; }
   explicit operator bool() const { return value_ != nullptr; }
   // For functions that make the object. Only if it is empty.
   T* receive() { return &value_; }

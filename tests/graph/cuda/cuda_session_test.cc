@@ -57,9 +57,10 @@ absl::Status RunMicrobatches(TrainSession& session, const Classifier& classifier
   return absl::OkStatus();
 }
 
-TrainOptions Options(Execution execution) {
+TrainOptions Options(Execution execution, Transport transport) {
   TrainOptions options;
   options.run.execution = execution;
+  options.run.plan.transport = transport;
   options.run.plan.wire = DType::kFloat32;
   options.optimizer = Sgd{};
   return options;
@@ -71,11 +72,12 @@ struct Trained {
   std::vector<float> losses;                   // of every step
 };
 
-absl::StatusOr<Trained> Train(std::shared_ptr<World> world, Execution execution, int steps) {
+absl::StatusOr<Trained> Train(std::shared_ptr<World> world, Execution execution, Transport transport, int steps) {
   const Classifier classifier = MakeClassifier(kUnits, DType::kFloat32);
   REPRISE_ASSIGN_OR_RETURN(const auto parameters, NewParameters(world, classifier));
-  REPRISE_ASSIGN_OR_RETURN(const std::unique_ptr<TrainSession> session,
-                           TrainSession::Create(parameters, classifier.model, classifier.compute, Options(execution)));
+  REPRISE_ASSIGN_OR_RETURN(
+      const std::unique_ptr<TrainSession> session,
+      TrainSession::Create(parameters, classifier.model, classifier.compute, Options(execution, transport)));
   Trained trained;
   for (int step = 0; step < steps; ++step) {
     REPRISE_RETURN_IF_ERROR(session->BeginStep({.learning_rate = 0.5f, .microbatches = kMicrobatches}));
@@ -105,13 +107,19 @@ void ExpectClose(const std::vector<float>& got, const std::vector<float>& want, 
   }
 }
 
-TEST(CudaSessionTest, TrainsAsHostRanksDo) {
+class CudaTransportTest : public ::testing::TestWithParam<Transport> {};
+
+INSTANTIATE_TEST_SUITE_P(All, CudaTransportTest,
+                         ::testing::Values(Transport::kDefault, Transport::kSymmetric, Transport::kCopyEngine),
+                         [](const auto& info) { return std::string(Name(info.param)); });
+
+TEST_P(CudaTransportTest, TrainsAsHostRanksDo) {
   constexpr int kSteps = 3;
   REPRISE_ASSERT_OK_AND_ASSIGN(const std::shared_ptr<World> world, NewCudaWorld());
   REPRISE_ASSERT_OK_AND_ASSIGN(const std::shared_ptr<World> host, CreateHostWorld({.size = world->size()}));
-  REPRISE_ASSERT_OK_AND_ASSIGN(const Trained want, Train(host, Execution::kGraph, kSteps));
-  REPRISE_ASSERT_OK_AND_ASSIGN(const Trained graph, Train(world, Execution::kGraph, kSteps));
-  REPRISE_ASSERT_OK_AND_ASSIGN(const Trained eager, Train(world, Execution::kEager, kSteps));
+  REPRISE_ASSERT_OK_AND_ASSIGN(const Trained want, Train(host, Execution::kGraph, GetParam(), kSteps));
+  REPRISE_ASSERT_OK_AND_ASSIGN(const Trained graph, Train(world, Execution::kGraph, GetParam(), kSteps));
+  REPRISE_ASSERT_OK_AND_ASSIGN(const Trained eager, Train(world, Execution::kEager, GetParam(), kSteps));
   EXPECT_EQ(graph.gradients, eager.gradients);
   EXPECT_EQ(graph.parameters, eager.parameters);
   EXPECT_EQ(graph.losses, eager.losses);
@@ -120,7 +128,7 @@ TEST(CudaSessionTest, TrainsAsHostRanksDo) {
   for (size_t p = 0; p < want.parameters.size(); ++p) ExpectClose(graph.parameters[p], want.parameters[p], kSteps);
 }
 
-TEST(CudaSessionTest, MemoryIsThePlansAndDoesNotGrow) {
+TEST_P(CudaTransportTest, MemoryIsThePlansAndDoesNotGrow) {
   REPRISE_ASSERT_OK_AND_ASSIGN(const std::shared_ptr<World> world, NewCudaWorld());
   const Classifier classifier = MakeClassifier(kUnits, DType::kFloat32);
   REPRISE_ASSERT_OK_AND_ASSIGN(const auto parameters, NewParameters(world, classifier));
@@ -128,7 +136,7 @@ TEST(CudaSessionTest, MemoryIsThePlansAndDoesNotGrow) {
   for (int cycle = 0; cycle < 10; ++cycle) {
     REPRISE_ASSERT_OK_AND_ASSIGN(
         std::unique_ptr<TrainSession> session,
-        TrainSession::Create(parameters, classifier.model, classifier.compute, Options(Execution::kGraph)));
+        TrainSession::Create(parameters, classifier.model, classifier.compute, Options(Execution::kGraph, GetParam())));
     const MemoryPlan& memory = session->plan().memory;
     const CaptureReport& report = session->capture();
     EXPECT_EQ(report.persistent_bytes, memory.persistent_bytes());
@@ -197,9 +205,9 @@ TEST(CudaSessionTest, TheCallersCommunicatorIsSplitAndLeftAlone) {
   }
   {
     REPRISE_ASSERT_OK_AND_ASSIGN(const std::shared_ptr<World> world, NewCudaWorld({.parent = parent}));
-    REPRISE_ASSERT_OK_AND_ASSIGN(const Trained trained, Train(world, Execution::kGraph, 1));
+    REPRISE_ASSERT_OK_AND_ASSIGN(const Trained trained, Train(world, Execution::kGraph, Transport::kDefault, 1));
     REPRISE_ASSERT_OK_AND_ASSIGN(const std::shared_ptr<World> own, NewCudaWorld());
-    REPRISE_ASSERT_OK_AND_ASSIGN(const Trained want, Train(own, Execution::kGraph, 1));
+    REPRISE_ASSERT_OK_AND_ASSIGN(const Trained want, Train(own, Execution::kGraph, Transport::kDefault, 1));
     EXPECT_EQ(trained.gradients, want.gradients);
   }
   int size = 0;
@@ -212,9 +220,9 @@ TEST(CudaSessionTest, GraphsHoldNoEventsOrHostFunctions) {
   REPRISE_ASSERT_OK_AND_ASSIGN(const std::shared_ptr<World> world, NewCudaWorld());
   const Classifier classifier = MakeClassifier(kUnits, DType::kBFloat16);
   REPRISE_ASSERT_OK_AND_ASSIGN(const auto parameters, NewParameters(world, classifier));
-  REPRISE_ASSERT_OK_AND_ASSIGN(
-      const std::unique_ptr<TrainSession> session,
-      TrainSession::Create(parameters, classifier.model, classifier.compute, Options(Execution::kGraph)));
+  REPRISE_ASSERT_OK_AND_ASSIGN(const std::unique_ptr<TrainSession> session,
+                               TrainSession::Create(parameters, classifier.model, classifier.compute,
+                                                    Options(Execution::kGraph, Transport::kDefault)));
   ASSERT_EQ(session->capture().graphs.size(), session->plan().schedules.size());
   for (const GraphAudit& audit : session->capture().graphs) {
     EXPECT_GT(audit.kernels, 0);
@@ -223,7 +231,7 @@ TEST(CudaSessionTest, GraphsHoldNoEventsOrHostFunctions) {
   }
 }
 
-TEST(CudaSessionTest, EverythingMayBeDestroyedInAnyOrder) {
+TEST_P(CudaTransportTest, EverythingMayBeDestroyedInAnyOrder) {
   std::vector<int> order = {0, 1, 2, 3};
   do {
     REPRISE_ASSERT_OK_AND_ASSIGN(std::shared_ptr<World> world, NewCudaWorld());
@@ -231,7 +239,7 @@ TEST(CudaSessionTest, EverythingMayBeDestroyedInAnyOrder) {
     REPRISE_ASSERT_OK_AND_ASSIGN(std::shared_ptr<ShardedParameters> parameters, NewParameters(world, classifier));
     REPRISE_ASSERT_OK_AND_ASSIGN(
         std::unique_ptr<TrainSession> session,
-        TrainSession::Create(parameters, classifier.model, classifier.compute, Options(Execution::kGraph)));
+        TrainSession::Create(parameters, classifier.model, classifier.compute, Options(Execution::kGraph, GetParam())));
     REPRISE_ASSERT_OK_AND_ASSIGN(std::shared_ptr<MemoryBlock> block, world->Allocate(MemoryKind::kCommunicating, 4096));
     ASSERT_THAT(session->BeginStep({.learning_rate = 0.1f, .microbatches = kMicrobatches}), IsOk());
     ASSERT_THAT(RunMicrobatches(*session, classifier, *world, 0), IsOk());  // still running when the first goes

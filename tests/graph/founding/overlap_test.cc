@@ -125,6 +125,20 @@ TEST_F(OverlapTest, NoGatherOverlapsWithoutPrefetch) {
   for (const auto& [key, got] : counts) EXPECT_EQ(got.overlapped_gathers, 0);
 }
 
+TEST_F(OverlapTest, CopyEnginesGatherWithoutKernels) {
+  REPRISE_ASSERT_OK_AND_ASSIGN(const Plan plan,
+                               MakePlan({.residency = Residency::kOff, .transport = Transport::kCopyEngine}));
+  REPRISE_ASSERT_OK_AND_ASSIGN(const Timeline timeline, Profile(plan, Execution::kGraph));
+  int collectives = 0;
+  for (const CommandSpan& span : timeline.spans) {
+    const Command& command = plan.schedules[span.schedule].commands[span.command.value()].command;
+    if (!std::holds_alternative<AllGather>(command) && !std::holds_alternative<ReduceScatter>(command)) continue;
+    ++collectives;
+    for (const Activity& activity : span.activities) EXPECT_NE(activity.kind, ActivityKind::kKernel) << activity.name;
+  }
+  EXPECT_EQ(collectives, world_->size() * kReplays * (8 + 4));
+}
+
 // The check of the figures can fail.
 TEST_F(OverlapTest, NothingOverlapsInOneLane) {
   REPRISE_ASSERT_OK_AND_ASSIGN(const Plan plan, MakePlan({.residency = Residency::kOff}));
