@@ -1,4 +1,5 @@
 // What is captured orders what the schedule orders and nothing else, and holds no node that it should not.
+#include <string>
 #include <vector>
 
 #include "tests/conformance/conformance.h"
@@ -33,6 +34,29 @@ int64_t NumCollectives(const Schedule& schedule) {
   int64_t count = 0;
   for (const ScheduledCommand& command : schedule.commands) count += IsCollective(command.command) ? 1 : 0;
   return count;
+}
+
+TEST(GraphAuditTest, ConcurrentCommandsStayConcurrentOnWindows) {
+  REPRISE_ASSERT_OK_AND_ASSIGN(const std::shared_ptr<World> world, NewCudaWorld());
+  const Classifier classifier = MakeClassifier(5, DType::kBFloat16);
+  for (const Transport transport : {Transport::kSymmetric, Transport::kCopyEngine}) {
+    for (const int microbatches : {1, 3}) {
+      REPRISE_ASSERT_OK_AND_ASSIGN(const Plan plan,
+                                   PlanTraining(classifier.model, world->size(),
+                                                {.microbatches_per_graph = microbatches, .transport = transport}));
+      REPRISE_ASSERT_OK_AND_ASSIGN(const auto runner,
+                                   PlanRunner::Create(world, plan, classifier.compute, ClassifierParameter));
+      for (size_t s = 0; s < plan.schedules.size(); ++s) {
+        SCOPED_TRACE(std::string(Name(transport)) + " " + plan.schedules[s].name);
+        const GraphAudit audit = runner->audit(static_cast<int>(s));
+        EXPECT_EQ(audit.added_orders, 0);
+        EXPECT_EQ(audit.events, 0);
+        // Copy engines wait and tell by batched memory operations.
+        EXPECT_EQ(audit.others > 0,
+                  transport == Transport::kCopyEngine && world->size() > 1 && static_cast<int>(s) != plan.step);
+      }
+    }
+  }
 }
 
 TEST(GraphAuditTest, ConcurrentCommandsStayConcurrent) {
