@@ -69,7 +69,7 @@ class CommandCosts {
       return costs_.command_us + 2 * AssignedBytes(scheduled.uses) / costs_.memory_bytes * 1e6;
     };
     const auto compute = [&](double flops) -> Cost {
-      return flops > 0 ? costs_.command_us + flops / costs_.flops * 1e6 : memory();
+      return std::max(costs_.command_us + flops / costs_.flops * 1e6, *memory());
     };
     const auto transfer = [&](double bandwidth) -> Cost {
       const double bytes = static_cast<double>(TransferredBytes(plan_, scheduled.command));
@@ -130,7 +130,7 @@ absl::Status CheckSchedules(const Plan& plan, const std::vector<int>& schedules)
                                                    " commands, but at most ", kMaxPredictedCommands,
                                                    " are predicted; give fewer schedules"));
   }
-  for (const Schedule& schedule : plan.schedules) REPRISE_RETURN_IF_ERROR(internal::CheckWaits(schedule));
+  for (const Schedule& schedule : plan.schedules) REPRISE_RETURN_IF_ERROR(internal::CheckOrder(schedule));
   return absl::OkStatus();
 }
 
@@ -183,7 +183,8 @@ absl::StatusOr<Timeline> PredictTimeline(const Plan& plan, const std::vector<int
     if (replay_start > internal::kMaxMicroseconds) {
       return absl::InvalidArgumentError(absl::StrCat("replay ", replay, " of ", schedules.size(), " would end after ",
                                                      replay_start,
-                                                     " microseconds; give a cost model with higher rates"));
+                                                     " microseconds; give a cost model with higher rates or less time "
+                                                     "for each command"));
     }
   }
   return timeline;

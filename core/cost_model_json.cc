@@ -83,8 +83,10 @@ absl::StatusOr<CostModel> ReadFigures(const json& value, const std::string& plac
   if (gather_gb > 0) costs.gather_bytes = gather_gb * 1e9;
   if (reduce_gb > 0) costs.reduce_bytes = reduce_gb * 1e9;
   if (teraflops > 0 || gather_gb > 0 || reduce_gb > 0) return costs;
-  return JsonMistake(place, absl::StrCat("none of the ", value.size(),
-                                         " measurements has a rate; run step_bench with --modes=local among others"));
+  return JsonMistake(
+      place, absl::StrCat("none of the ", value.size(),
+                          " measurements is of the mode local or has a bandwidth; run step_bench with --modes=local "
+                          "among others, or with --profile"));
 }
 
 }  // namespace

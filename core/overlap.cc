@@ -80,7 +80,7 @@ absl::StatusOr<OverlapReport> AnalyzeOverlap(const Plan& plan, const Timeline& t
   REPRISE_RETURN_IF_ERROR(internal::CheckTimeline(plan, timeline));
   std::vector<std::vector<ExposedCause>> causes;  // by schedule and command
   for (const Schedule& schedule : plan.schedules) {
-    REPRISE_RETURN_IF_ERROR(internal::CheckWaits(schedule));
+    REPRISE_RETURN_IF_ERROR(internal::CheckOrder(schedule));
     causes.push_back(CausesOf(schedule));
   }
   OverlapReport report;

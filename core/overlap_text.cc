@@ -62,7 +62,7 @@ std::string Rate(const Plan& plan, const CommunicationSpan& span) {
   return absl::StrFormat("%.1f", static_cast<double>(bytes) / span.duration_us() / 1e3);
 }
 
-// "8 all_gather, 6 overlapped; 4 reduce_scatter, 3 overlapped", in order of appearance.
+// "6 of 8 all_gather, 3 of 4 reduce_scatter", in order of appearance.
 std::string Counts(const Plan& plan, const std::vector<CommunicationSpan>& spans) {
   struct Count {
     std::string kind;
@@ -78,7 +78,7 @@ std::string Counts(const Plan& plan, const std::vector<CommunicationSpan>& spans
   }
   std::string text;
   for (const Count& count : counts) {
-    absl::StrAppend(&text, text.empty() ? "" : "; ", count.all, " ", count.kind, ", ", count.overlapped, " overlapped");
+    absl::StrAppend(&text, text.empty() ? "" : ", ", count.overlapped, " of ", count.all, " ", count.kind);
   }
   return text;
 }
@@ -95,8 +95,8 @@ void AppendCommunication(const Plan& plan, const OverlapReport& report, std::str
     labels.push_back(Label(plan, span));
     width = std::max(width, labels.back().size());
   }
-  absl::StrAppendFormat(&out, "\nrank %d: %s (where compute covers %.0f%%)\n", report.ranks.front().rank,
-                        Counts(plan, spans), 100 * kOverlappedFraction);
+  absl::StrAppendFormat(&out, "\nrank %d, covered by compute to %.0f%%: %s\n", report.ranks.front().rank,
+                        100 * kOverlappedFraction, Counts(plan, spans));
   absl::StrAppendFormat(&out, "replay  %-*s  %12s %10s %7s %8s  cause\n", static_cast<int>(width), "command", "bytes",
                         "us", "GB/s", "covered");
   for (size_t s = 0; s < spans.size(); ++s) {

@@ -30,9 +30,14 @@ absl::Status CheckSpan(const Plan& plan, const CommandSpan& span) {
     return absl::InvalidArgumentError(absl::StrCat("is of command ", span.command.value(), " of ",
                                                    schedule.commands.size(), " in schedule ", schedule.name));
   }
+  if (span.replay < 0) return absl::InvalidArgumentError(absl::StrCat("is of replay ", span.replay));
   REPRISE_RETURN_IF_ERROR(CheckTimes(span.start_us, span.end_us));
   for (const Activity& activity : span.activities) {
     REPRISE_RETURN_IF_ERROR(CheckTimes(activity.start_us, activity.end_us));
+    if (span.start_us <= activity.start_us && activity.end_us <= span.end_us) continue;
+    return absl::InvalidArgumentError(absl::StrCat("goes from ", span.start_us, " to ", span.end_us,
+                                                   " microseconds, but an activity of it from ", activity.start_us,
+                                                   " to ", activity.end_us));
   }
   return absl::OkStatus();
 }
@@ -56,8 +61,13 @@ absl::Status CheckTimeline(const Plan& plan, const Timeline& timeline) {
   return absl::OkStatus();
 }
 
-absl::Status CheckWaits(const Schedule& schedule) {
+absl::Status CheckOrder(const Schedule& schedule) {
   for (size_t c = 0; c < schedule.commands.size(); ++c) {
+    if (static_cast<int>(schedule.commands[c].lane) >= kNumLanes) {
+      return absl::InvalidArgumentError(absl::StrCat("command ", c, " of schedule ", schedule.name, " is on lane ",
+                                                     static_cast<int>(schedule.commands[c].lane),
+                                                     ", which does not exist; give a plan that passes Verify"));
+    }
     for (const Wait& wait : schedule.commands[c].waits) {
       if (wait.command.valid() && static_cast<size_t>(wait.command.value()) < c) continue;
       return absl::InvalidArgumentError(absl::StrCat("command ", c, " of schedule ", schedule.name,

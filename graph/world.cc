@@ -191,10 +191,16 @@ Timeline World::Join(std::vector<LocalProfile> profiles) {
 
 absl::Status World::StartProfile(const Plan& plan) {
   if (profiles_) return absl::FailedPreconditionError("a profile is open; call StopProfile first");
-  REPRISE_RETURN_IF_ERROR(Synchronize());
-  REPRISE_RETURN_IF_ERROR(BeginProfile(plan.fingerprint));
-  profiles_ = true;
-  return absl::OkStatus();
+  if (plan.world_size() != size()) {
+    return absl::InvalidArgumentError(absl::StrCat("a plan for ", plan.world_size(), " ranks cannot replay on ", size(),
+                                                   "; give the plan of a session of this world"));
+  }
+  absl::Status status = Synchronize();
+  if (status.ok()) status = BeginProfile(plan.fingerprint);
+  profiles_ = status.ok();
+  const absl::Status all = Agree("starting a profile", status, plan.fingerprint);
+  if (!all.ok() && std::exchange(profiles_, false)) EndProfile().IgnoreError();
+  return all;
 }
 
 absl::StatusOr<Timeline> World::StopProfile() {

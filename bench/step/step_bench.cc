@@ -5,22 +5,28 @@
 // local: what computes alone, the weights present, with the same kernels; eager: every command enqueued anew; graph:
 // one launch. Ratios are to the workload's local. `--profile` adds what of the communication compute hides, command by
 // command, and `--timeline=PREFIX` writes it for Perfetto. `--json=FILE` keeps the figures.
+#include <unistd.h>
+
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <chrono>
 #include <cstdint>
+#include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <iostream>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "absl/algorithm/container.h"
 #include "absl/flags/flag.h"
 #include "absl/flags/parse.h"
 #include "absl/flags/usage.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/strings/str_split.h"
+#include "absl/strings/str_join.h"
 #include "bench/step/step_runner.h"
 #include "bench/step/workloads.h"
 #include "examples/common/world.h"
@@ -100,6 +106,54 @@ absl::StatusOr<PlanOptions> OptionsOfFlags() {
   }
   return absl::InvalidArgumentError(
       absl::StrCat("--transport is \"", transport, "\"; choose from auto, default, symmetric, copy_engine"));
+}
+
+template <class... Parts>
+absl::Status Refuse(const Parts&... parts) {
+  return absl::InvalidArgumentError(absl::StrCat(parts...));
+}
+
+// The modes to measure, local first: the others' ratios are to it.
+absl::StatusOr<std::vector<std::string>> Modes() {
+  const std::vector<std::string> known = {"local", "eager", "graph"}, asked = absl::GetFlag(FLAGS_modes);
+  std::vector<std::string> modes;
+  for (const std::string& mode : known) {
+    if (absl::c_linear_search(asked, mode)) modes.push_back(mode);
+  }
+  for (const std::string& mode : asked) {
+    if (!absl::c_linear_search(known, mode)) modes.clear();
+  }
+  if (!modes.empty()) return modes;
+  return Refuse("--modes is \"", absl::StrJoin(asked, ","), "\"; choose from ", absl::StrJoin(known, ", "));
+}
+
+// A file can be made there.
+absl::Status CheckWritable(const char* flag, const std::string& path) {
+  if (path.empty()) return absl::OkStatus();
+  const std::filesystem::path folder = std::filesystem::path(path).parent_path();
+  if (access((folder / ".").c_str(), W_OK) == 0) return absl::OkStatus();
+  return Refuse("--", flag, "=", path, " is in no folder that can be written to (", std::strerror(errno),
+                "); name another one");
+}
+
+// Before anything is measured, which may take minutes.
+absl::Status CheckFlags() {
+  if (absl::GetFlag(FLAGS_batches) < 1)
+    return Refuse("--batches is ", absl::GetFlag(FLAGS_batches), "; give 1 or more");
+  const double seconds = absl::GetFlag(FLAGS_seconds);
+  if (!(seconds > 0 && seconds <= 3600)) return Refuse("--seconds is ", seconds, "; give more than 0, up to 3600");
+  const std::vector<std::string> workloads = absl::GetFlag(FLAGS_workloads);
+  if (workloads.empty()) return Refuse("--workloads is empty; name one or more");
+  for (const std::string& name : workloads) {
+    REPRISE_RETURN_IF_ERROR(MakeWorkload(name, /*external=*/true).status());
+  }
+  REPRISE_RETURN_IF_ERROR(Modes().status());
+  REPRISE_RETURN_IF_ERROR(OptionsOfFlags().status());
+  if (!absl::GetFlag(FLAGS_timeline).empty() && !absl::GetFlag(FLAGS_profile)) {
+    return Refuse("--timeline needs --profile; add it");
+  }
+  REPRISE_RETURN_IF_ERROR(CheckWritable("json", absl::GetFlag(FLAGS_json)));
+  return CheckWritable("timeline", absl::GetFlag(FLAGS_timeline));
 }
 
 // Replays that take about as long as asked for, the same number on all ranks.
@@ -194,10 +248,8 @@ absl::StatusOr<std::vector<Figures>> RunWorkload(const std::shared_ptr<World>& w
   std::vector<Figures> all;
   std::optional<double> local;
   std::optional<std::string> results;
-  for (const std::string& mode : absl::GetFlag(FLAGS_modes)) {
-    if (mode != "local" && mode != "eager" && mode != "graph") {
-      return absl::InvalidArgumentError(absl::StrCat("--modes has \"", mode, "\"; choose from local, eager, graph"));
-    }
+  REPRISE_ASSIGN_OR_RETURN(const std::vector<std::string> modes, Modes());
+  for (const std::string& mode : modes) {
     Figures figures = {
         .workload = name, .mode = mode, .transport = std::string(Name(plan.options.transport)), .ranks = world->size()};
     REPRISE_ASSIGN_OR_RETURN(const std::unique_ptr<StepRunner> runner,
@@ -225,7 +277,8 @@ absl::Status WriteFile(const std::string& path, const std::string& text) {
   std::ofstream file(path);
   file << text << "\n";
   file.close();
-  return file ? absl::OkStatus() : absl::UnavailableError(absl::StrCat(path, " cannot be written"));
+  if (file) return absl::OkStatus();
+  return absl::UnavailableError(absl::StrCat(path, " cannot be written (", std::strerror(errno), ")"));
 }
 
 void PrintProfile(const Figures& f) {
@@ -285,6 +338,7 @@ nlohmann::ordered_json ToJson(const Figures& f) {
 }
 
 absl::StatusOr<int> Main() {
+  REPRISE_RETURN_IF_ERROR(CheckFlags());
   REPRISE_ASSIGN_OR_RETURN(
       const examples::Program program,
       examples::StartProgram({.device = absl::GetFlag(FLAGS_device), .ranks = absl::GetFlag(FLAGS_ranks)}));
@@ -296,9 +350,12 @@ absl::StatusOr<int> Main() {
   }
   nlohmann::ordered_json json = nlohmann::ordered_json::array();
   bool equal = true;
+  absl::Status status;
   for (const std::string& name : absl::GetFlag(FLAGS_workloads)) {
-    REPRISE_ASSIGN_OR_RETURN(const std::vector<Figures> all, RunWorkload(program.world, name));
-    for (const Figures& figures : all) {
+    const absl::StatusOr<std::vector<Figures>> all = RunWorkload(program.world, name);
+    status = all.status();
+    if (!status.ok()) break;  // what was measured before is kept
+    for (const Figures& figures : *all) {
       if (program.prints) {
         Print(figures);
         if (figures.profile.has_value()) PrintProfile(figures);
@@ -314,6 +371,7 @@ absl::StatusOr<int> Main() {
   }
   const std::string path = absl::GetFlag(FLAGS_json);
   if (program.prints && !path.empty()) REPRISE_RETURN_IF_ERROR(WriteFile(path, json.dump(2)));
+  REPRISE_RETURN_IF_ERROR(status);
   if (!equal) return absl::InternalError("eager and graph replays left different gradients");
   return 0;
 }

@@ -178,6 +178,9 @@ absl::StatusOr<std::string> Output() {
                                                                               {"dot", Format::kDot},
                                                                               {"timeline", Format::kTimeline},
                                                                               {"overlap", Format::kOverlap}}));
+  if (!absl::GetFlag(FLAGS_costs).empty() && format != Format::kTimeline && format != Format::kOverlap) {
+    return absl::InvalidArgumentError("--costs is for --format=timeline and --format=overlap; leave it out");
+  }
   REPRISE_ASSIGN_OR_RETURN(const PlanOptions options, ReadOptions());
   REPRISE_ASSIGN_OR_RETURN(const Model model, ReadModel());
   const auto make_plan = absl::GetFlag(FLAGS_forward) ? PlanForward : PlanTraining;

@@ -167,6 +167,10 @@ TEST(PredictTimelineTest, RefusesWhatItCannotPredict) {
   broken.schedules[0].commands[1].waits = {Data(1)};
   EXPECT_THAT(PredictTimeline(broken, {0}, {}),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("waits for command 1, which is none before it")));
+  broken = plan;
+  broken.schedules[0].commands[1].lane = static_cast<Lane>(77);
+  EXPECT_THAT(PredictTimeline(broken, {0}, {}),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("is on lane 77, which does not exist")));
 }
 
 // ---- files ----
@@ -200,12 +204,15 @@ TEST(CostModelJsonTest, TakesTheBestRatesOfStepBench) {
 }
 
 // Tests run in the project's root.
-TEST(CostModelJsonTest, ReadsAFileOfBenchResults) {
+TEST(CostModelJsonTest, TheInitialisersAreThoseOfBenchResults) {
   std::ifstream file("bench/results/2026-11-30-step_bench.json");
   ASSERT_TRUE(file.is_open());
-  CostModel expected;
-  expected.flops = 785.689e12;  // of mlp4
-  EXPECT_EQ(*CostModelFromJson(std::string(std::istreambuf_iterator<char>(file), {})), expected);
+  const absl::StatusOr<CostModel> measured = CostModelFromJson(std::string(std::istreambuf_iterator<char>(file), {}));
+  ASSERT_TRUE(measured.ok()) << measured.status();
+  // In three digits.
+  EXPECT_NEAR(CostModel().flops, measured->flops, 0.5e12);
+  EXPECT_NEAR(CostModel().gather_bytes, measured->gather_bytes, 0.5e9);
+  EXPECT_NEAR(CostModel().reduce_bytes, measured->reduce_bytes, 0.5e9);
 }
 
 TEST(CostModelJsonTest, RefusesEveryMistakeByItsPlace) {
@@ -223,8 +230,10 @@ TEST(CostModelJsonTest, RefusesEveryMistakeByItsPlace) {
       {"{\"calls\": {\"a\\nb\": 1}}", "calls[\"a\\nb\"]: is of type number; give an object"},
       {"{\"calls\": {\"c\": {\"forward\": -1}}}", "calls[\"c\"].forward: is -1; give a number of at least 0"},
       {"{\"calls\": {\"c\": {\"sideways\": 1}}}", "calls[\"c\"]: unknown key \"sideways\""},
-      {"[]", "JSON text: none of the 0 measurements has a rate; run step_bench with --modes=local"},
-      {"[{\"mode\": \"graph\", \"teraflops\": 5}]", "JSON text: none of the 1 measurements has a rate"},
+      {"[]",
+       "JSON text: none of the 0 measurements is of the mode local or has a bandwidth; run step_bench with "
+       "--modes=local"},
+      {"[{\"mode\": \"graph\", \"teraflops\": 5}]", "JSON text: none of the 1 measurements is of the mode local"},
       {"[{\"teraflops\": 5}]", "[0]: the key \"mode\" is missing"},
       {"[{\"mode\": \"local\"}]", "[0]: the key \"teraflops\" is missing"},
       {"[{\"mode\": \"local\", \"teraflops\": null}]", "[0].teraflops: is of type null; give a number"},

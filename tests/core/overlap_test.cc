@@ -135,6 +135,14 @@ TEST(OverlapTest, ReductionsOfAGraphWithoutComputeAreTheLast) {
 TEST(OverlapTest, RefusesWhatIsNotOfThePlan) {
   EXPECT_THAT(AnalyzeOverlap(TimelinePlan(), {{Span(10, 0, 1)}}),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("span 0 of the timeline is of command 10 of 10")));
+  CommandSpan span = Span(3, 0, 2);
+  span.replay = -5;
+  EXPECT_THAT(AnalyzeOverlap(TimelinePlan(), {{span}}),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("is of replay -5")));
+  span = Span(3, 0, 2);
+  span.activities = {{.start_us = 1, .end_us = 600}};
+  EXPECT_THAT(AnalyzeOverlap(TimelinePlan(), {{span}}),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("but an activity of it from 1 to 600")));
   Plan plan = TimelinePlan();
   plan.schedules[0].commands[2].waits = {testing::Data(2)};
   EXPECT_THAT(AnalyzeOverlap(plan, {}),
@@ -160,7 +168,7 @@ rank     duration           compute           exposed      first_gather    last_
    0         60.0       36.0  60.0%       24.0  40.0%       10.0  16.7%        5.0   8.3%        9.0  15.0%
    1         60.0       36.0  60.0%       24.0  40.0%       10.0  16.7%        5.0   8.3%        9.0  15.0%
 
-rank 0: 2 all_gather, 0 overlapped; 2 reduce_scatter, 0 overlapped (where compute covers 90%)
+rank 0, covered by compute to 90%: 0 of 2 all_gather, 0 of 2 reduce_scatter
 replay  command                                        bytes         us    GB/s  covered  cause
      0  body #1 all_gather u0                            256       10.0     0.0     0.0%  first_gather
      0  body #2 all_gather u1                            512       10.0     0.1    60.0%  other

@@ -196,6 +196,14 @@ TEST(ChromeTraceTest, ActivitiesLieWithinTheirCommandAndThoseThatOverlapGetMoreT
   EXPECT_THAT(trace, HasSubstr("\"all_gather 2\""));
 }
 
+TEST(ChromeTraceTest, TellsTheFurthestMomentsApart) {
+  REPRISE_ASSERT_OK_AND_ASSIGN(const std::string trace,
+                               ToChromeTrace(TimelinePlan(), {{Span(1, -0x1p52, 0x1p52)}}, ""));
+  EXPECT_THAT(trace, HasSubstr("\"dur\":9.007199254740992e+15"));
+  EXPECT_THAT(ToChromeTrace(TimelinePlan(), {{Span(1, -0x1p53, 0)}}, ""),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("none beyond")));
+}
+
 TEST(ChromeTraceTest, RefusesSpansThatAreNotOfThePlan) {
   const Plan plan = TimelinePlan();
   struct Case {

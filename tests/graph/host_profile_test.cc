@@ -188,6 +188,10 @@ TEST(ProfileTest, StartAndStopAlternate) {
               StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("a profile is open; call StopProfile first")));
   EXPECT_THAT(world->StopProfile(), IsOk());
   EXPECT_THAT(world->StopProfile(), StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("no profile is open")));
+  Plan other = plan;
+  other.layout.world_size = kRanks + 1;
+  EXPECT_THAT(world->StartProfile(other),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("ranks cannot replay on")));
 }
 
 TEST(ProfileTest, AWorldThatCannotSaysSo) {
@@ -219,7 +223,7 @@ class SecondProcess : public BreakableWorld {
   SecondProcess(Timeline mine, std::string others)
       : BreakableWorld(1), mine_(std::move(mine)), others_(std::move(others)) {}
   absl::StatusOr<std::vector<std::string>> ExchangeBytes(absl::Span<const std::string> mine) override {
-    return std::vector<std::string>{exchanges_++ == 0 ? mine.front() : others_, mine.front()};
+    return std::vector<std::string>{exchanges_++ < 2 ? mine.front() : others_, mine.front()};
   }
 
  private:

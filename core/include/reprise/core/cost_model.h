@@ -21,17 +21,18 @@ struct CallFlops {
   friend bool operator==(const CallFlops&, const CallFlops&) = default;
 };
 
-// Rates are per second and per rank. The initialisers are of one H200 of two that NVLink connects, see
-// bench/results: what `step_bench` measured there.
+// Rates are per second and per rank. The initialisers are of one H200 of two that NVLink connects: `flops` and the
+// bandwidths are what CostModelFromJson reads from bench/results/2026-11-30-step_bench.json, with the default transport
+// and compute beside it; `memory_bytes` is a copy of 256 MiB in bench/results/2026-11-30-kernel_bench.json;
+// `collective_us` and `command_us` are read off the timeline of `step_bench --workloads=tiny --profile`.
 struct CostModel {
-  double flops = 750e12;         // of compute functions
-  double memory_bytes = 4.0e12;  // read and written by all commands that move or combine values
-  double gather_bytes = 350e9;   // TransferredBytes of an all-gather
-  double reduce_bytes = 300e9;   // TransferredBytes of a reduction
+  double flops = 709e12;         // of compute functions
+  double memory_bytes = 4.1e12;  // read and written by all commands that move or combine values
+  double gather_bytes = 172e9;   // TransferredBytes of an all-gather
+  double reduce_bytes = 203e9;   // TransferredBytes of a reduction
   double collective_us = 12;     // that a collective takes however small it is
   double command_us = 3;         // that every other command with work takes
-  // By name; calls that are missing: EstimateFlops. Where this gives a phase none, it takes the time to read and write
-  // its buffers.
+  // By name; calls that are missing: EstimateFlops. A phase takes at least the time to read and write its buffers.
   std::map<std::string, CallFlops> calls = {};
 
   friend bool operator==(const CostModel&, const CostModel&) = default;
@@ -49,8 +50,8 @@ inline constexpr int64_t kMaxPredictedCommands = 1 << 22;
 // The timeline of rank 0 for these schedules, indices into Plan::schedules, one replay after another: a command starts
 // when the one before it on its lane and those that it waits for are done. Concurrent commands do not slow each other.
 // Begin and End take no time and have no span. InvalidArgument for an index out of range, a wait for what is no earlier
-// command, more than kMaxPredictedCommands, a rate that is not positive, another figure that is negative, figures that
-// give years, and a call that the model lacks.
+// command, a lane that does not exist, more than kMaxPredictedCommands, a rate that is not positive and finite, another
+// figure that is negative, figures that give more than a century, and a call that the model lacks.
 absl::StatusOr<Timeline> PredictTimeline(const Plan& plan, const std::vector<int>& schedules, const CostModel& costs);
 
 // Reads an object whose members are the fields of CostModel by name (all may be missing), as in

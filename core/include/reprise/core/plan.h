@@ -29,7 +29,7 @@ struct PlanOptions {
   // Of the calls that read weights, the gather for the i-th waits for the one numbered i - 1 - depth; at least 0,
   // default 1.
   std::optional<int> prefetch_depth = {};
-  std::optional<int> weight_slots = {};    // gathered copies that live at once; at least 1, default 2
+  std::optional<int> weight_slots = {};  // gathered copies that live at once; at least 1, default 2
   // Wire gradients that live at once; at least 1, default 2. A plan has no more than its graphs have wire gradients.
   std::optional<int> gradient_slots = {};
   std::optional<int> microbatches_per_graph = {};  // at least 1, default 1

@@ -86,10 +86,14 @@ class World {
   virtual absl::StatusOr<std::unique_ptr<Recorder>> NewRecorder(Execution execution,
                                                                 std::shared_ptr<const Bindings> bindings) = 0;
 
-  // From now on, until StopProfile, replays of recordings of this plan are timed; they may take longer than others.
-  // Waits. Unavailable where the world cannot, FailedPrecondition while a profile is open.
+  // (c) From now on, until StopProfile, replays of recordings of this plan, or of one that is equal, are timed; they
+  // may take longer than others. Those of a session that is created meanwhile are among them, its warm-up too; all are
+  // numbered in launch order. Waits. On devices one profile per process is open at a time, and the thread that starts
+  // it is the one that replays. Unavailable where a rank cannot (on devices: without CUPTI, or while another profiler
+  // uses it), FailedPrecondition while a profile is open, InvalidArgument for a plan of another world size.
   absl::Status StartProfile(const Plan& plan);
-  // (c) Waits. The spans of all ranks. FailedPrecondition if no profile is open.
+  // (c) Waits. The spans of all ranks; none if nothing was replayed. Ranks on one host share a clock; on several, times
+  // are those of each host's clock. FailedPrecondition if no profile is open.
   absl::StatusOr<Timeline> StopProfile();
 
   // (c) Sum over ranks, in rank order; every rank gets the same.
