@@ -198,7 +198,7 @@ absl::Status World::StartProfile(const Plan& plan) {
   absl::Status status = Synchronize();
   if (status.ok()) status = BeginProfile(plan.fingerprint);
   profiles_ = status.ok();
-  const absl::Status all = Agree("starting a profile", status, plan.fingerprint);
+  absl::Status all = Agree("starting a profile", status, plan.fingerprint);
   if (!all.ok() && std::exchange(profiles_, false)) EndProfile().IgnoreError();
   return all;
 }

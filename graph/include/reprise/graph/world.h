@@ -81,8 +81,9 @@ class World {
   // Called by Agree before a vote that is an error: ranks whose devices wait for this one in vain may be told at once.
   virtual void TellFailure(const absl::Status&) {}
 
-  // Recorder for schedules of `bindings->plan`, which Verify must accept. Unavailable if the world has no such
-  // execution, InvalidArgument for bindings that are not of its ranks or lack addresses.
+  // Recorder for schedules of `bindings->plan`, which Verify must accept. (c) unless the plan's transport is kDefault,
+  // for which nothing is made ready. Unavailable if the world has no such execution or transport, InvalidArgument for
+  // bindings that are not of its ranks or lack addresses.
   virtual absl::StatusOr<std::unique_ptr<Recorder>> NewRecorder(Execution execution,
                                                                 std::shared_ptr<const Bindings> bindings) = 0;
 
