@@ -8,7 +8,9 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <random>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -18,8 +20,11 @@
 #include "kernels/cuda/cuda_status.h"
 #include "reprise/core/status_macros.h"
 #include "reprise/kernels/accumulate.h"
+#include "reprise/kernels/activations.h"
 #include "reprise/kernels/adamw.h"
 #include "reprise/kernels/cast.h"
+#include "reprise/kernels/gemm.h"
+#include "reprise/kernels/linear_gelu.h"
 #include "reprise/kernels/pack.h"
 
 namespace reprise::kernels {
@@ -212,6 +217,84 @@ void BM_AdamW(benchmark::State& state) {
     });
   });
 }
+
+// ---- GELU in the matrix product's kernel, and in one of its own ----
+
+// Matrices of zeros draw less power than real ones, and so run faster.
+absl::StatusOr<DeviceMemory> RandomMatrix(int64_t num_bytes, DType dtype) {
+  REPRISE_ASSIGN_OR_RETURN(DeviceMemory memory, Device::Allocate(num_bytes));
+  constexpr int64_t kElements = int64_t{1} << 20;
+  std::minstd_rand random(7);
+  std::normal_distribution<float> normal;
+  std::vector<float> values(kElements);
+  for (float& value : values) value = normal(random);
+  const std::vector<BFloat16> rounded(values.begin(), values.end());
+  const void* const from = dtype == DType::kFloat32 ? static_cast<const void*>(values.data()) : rounded.data();
+  const int64_t chunk = kElements * SizeOf(dtype);
+  for (int64_t done = 0; done < num_bytes; done += chunk) {
+    REPRISE_RETURN_IF_ERROR(
+        CudaStatus(cudaMemcpy(static_cast<std::byte*>(memory.get()) + done, from,
+                              static_cast<size_t>(std::min(chunk, num_bytes - done)), cudaMemcpyHostToDevice),
+                   "cudaMemcpy"));
+  }
+  return memory;
+}
+
+// Arguments: rows, columns of x, columns of h, and whether GELU has a kernel of its own.
+template <class T, bool kBackward>
+void BM_Gelu(benchmark::State& state) {
+  WithDevice(state, [&](Device& device) -> absl::Status {
+    const int64_t rows = state.range(0), width = state.range(1), hidden = state.range(2);
+    const bool apart = state.range(3) != 0;
+    const Shape narrow = {rows, width}, wide = {rows, hidden};
+    const Shape weight = kBackward ? Shape{width, hidden} : Shape{hidden, width};
+    const auto bytes = [](const Shape& shape) { return NumElements(shape) * static_cast<int64_t>(sizeof(T)); };
+    REPRISE_ASSIGN_OR_RETURN(const DeviceMemory x, RandomMatrix(bytes(narrow), DTypeOf<T>::value));
+    REPRISE_ASSIGN_OR_RETURN(const DeviceMemory w, RandomMatrix(bytes(weight), DTypeOf<T>::value));
+    REPRISE_ASSIGN_OR_RETURN(const DeviceMemory h, RandomMatrix(bytes(wide), DTypeOf<T>::value));
+    REPRISE_ASSIGN_OR_RETURN(const DeviceMemory y, RandomMatrix(bytes(wide), DTypeOf<T>::value));
+    const auto view = [](const DeviceMemory& memory, const Shape& shape) {
+      return TensorView<T>{static_cast<T*>(memory.get()), shape};
+    };
+    const Stream stream = device.stream();
+    const auto run = [&]() -> absl::Status {
+      if constexpr (kBackward) {
+        if (!apart)
+          return GeluLinearBackward<T>(stream, view(x, narrow), view(h, wide), view(w, weight), view(y, wide));
+        REPRISE_RETURN_IF_ERROR((Gemm<T, T>(stream, view(x, narrow), Transpose::kNo, view(w, weight), Transpose::kNo,
+                                            WriteMode::kAssign, view(y, wide))));
+        return GeluTanhBackward<T>(stream, view(y, wide), view(h, wide),
+                                   Gradient<T>{view(y, wide), WriteMode::kAssign});
+      } else {
+        if (!apart) return LinearGelu<T>(stream, view(x, narrow), view(w, weight), view(h, wide), view(y, wide));
+        REPRISE_RETURN_IF_ERROR((Gemm<T, T>(stream, view(x, narrow), Transpose::kNo, view(w, weight), Transpose::kYes,
+                                            WriteMode::kAssign, view(h, wide))));
+        return GeluTanh<T>(stream, view(h, wide), view(y, wide));
+      }
+    };
+    for (int warm = 0; warm < 3; ++warm) REPRISE_RETURN_IF_ERROR(device.Time(run).status());
+    double seconds = 0;
+    for (auto _ : state) {
+      REPRISE_ASSIGN_OR_RETURN(const double once, device.Time(run));
+      state.SetIterationTime(once);
+      seconds += once;
+    }
+    const double flops = 2.0 * static_cast<double>(rows) * static_cast<double>(width) * static_cast<double>(hidden);
+    state.counters["TFLOP/s"] = flops * static_cast<double>(state.iterations()) / seconds * 1e-12;
+    return absl::OkStatus();
+  });
+}
+void GeluShapes(benchmark::internal::Benchmark* bench) {
+  bench->ArgNames({"rows", "width", "hidden", "apart"})->UseManualTime();
+  for (const int64_t apart : {0, 1}) {
+    bench->Args({64, 64, 256, apart});  // the short form
+    bench->Args({1024, 1024, 4096, apart})->Args({4096, 768, 3072, apart})->Args({4096, 4096, 16384, apart});
+  }
+}
+BENCHMARK(BM_Gelu<BFloat16, false>)->Apply(GeluShapes);
+BENCHMARK(BM_Gelu<BFloat16, true>)->Apply(GeluShapes);
+BENCHMARK(BM_Gelu<float, false>)->Apply(GeluShapes);
+BENCHMARK(BM_Gelu<float, true>)->Apply(GeluShapes);
 
 BENCHMARK(BM_Copy)->RangeMultiplier(4)->Range(64, 1024)->UseManualTime();
 BENCHMARK(BM_Pack)->RangeMultiplier(4)->Range(64, 1024)->UseManualTime();

@@ -136,7 +136,7 @@ absl::Status CudaRank::WaitForRanks(std::function<absl::Status()> call) {
     const absl::Time now = absl::Now();
     if (now < look) continue;
     look = now + kLookAtPeers;
-    const absl::Status peers = CheckPeers(now - start);
+    absl::Status peers = CheckPeers(now - start);
     if (peers.ok()) continue;
     thread.detach();
     return peers;

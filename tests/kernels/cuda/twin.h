@@ -6,8 +6,9 @@
 //
 // Run calls the kernel on the host and on the device, and expects of the device: the host's results, within the error
 // of the arithmetic; the same bytes a second time, and from each of two replays of a captured graph; the same bytes
-// wherever the operands lie, at whole vectors or one element past; and no byte written elsewhere. REPRISE_TEST_MAX_BYTES
-// leaves out cases whose operands are larger, for tools that run a thousand times slower: compute-sanitizer.
+// wherever the operands lie, at whole vectors or one element past; and no byte written elsewhere.
+// REPRISE_TEST_MAX_BYTES leaves out cases whose operands are larger, for tools that run a thousand times slower:
+// compute-sanitizer.
 #ifndef REPRISE_TESTS_KERNELS_CUDA_TWIN_H_
 #define REPRISE_TESTS_KERNELS_CUDA_TWIN_H_
 
