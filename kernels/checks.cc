@@ -1,5 +1,7 @@
 #include "kernels/checks.h"
 
+#include <cmath>
+
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 
@@ -19,6 +21,11 @@ Checks& Checks::Address(absl::string_view argument, const void* address, int64_t
 Checks& Checks::Equal(absl::string_view left, int64_t left_value, absl::string_view right, int64_t right_value) {
   if (left_value == right_value) return *this;
   return Fail(left, ": ", left_value, ", but ", right, ": ", right_value, "; make them equal");
+}
+
+Checks& Checks::NotNegative(absl::string_view what, float value) {
+  if (value >= 0 && std::isfinite(value)) return *this;
+  return Fail(what, ": ", value, "; pass a number that is not negative");
 }
 
 Checks& Checks::AtLeast(absl::string_view what, int64_t value, int64_t minimum) {

@@ -37,6 +37,8 @@ class Checks {
     return Address(argument, view.data, NumElements(view.shape));
   }
   Checks& Equal(absl::string_view left, int64_t left_value, absl::string_view right, int64_t right_value);
+  // A number, from 0 on.
+  Checks& NotNegative(absl::string_view what, float value);
   Checks& AtLeast(absl::string_view what, int64_t value, int64_t minimum);
   // `whole` is a multiple of `part`, which is positive.
   Checks& Divides(absl::string_view part, int64_t part_value, absl::string_view whole, int64_t whole_value);

@@ -63,6 +63,7 @@ absl::Status RmsNorm(Stream stream, Input<T> x, Input<T> gain, TensorView<T> y, 
                               .Present("y", y)
                               .Equal("elements of gain", NumElements(gain.shape), "columns of x", Columns(x))
                               .Same("y", y, "x", x)
+                              .NotNegative("epsilon", epsilon)
                               .Done());
   if (!stream.is_host()) {
     return stream.device_kernels().RmsNorm(Rows(x), Columns(x), epsilon, InputOf(x), InputOf(gain), OutputOf(y));
@@ -81,6 +82,7 @@ absl::Status RmsNormBackward(Stream stream, Input<T> dy, Input<T> x, Input<T> ga
                               .Present("gain", gain)
                               .Equal("elements of gain", NumElements(gain.shape), "columns of x", Columns(x))
                               .Same("dy", dy, "x", x)
+                              .NotNegative("epsilon", epsilon)
                               .Wanted("dx", dx, "x", x)
                               .Wanted("dgain", dgain, "gain", gain)
                               .Done());

@@ -1,3 +1,5 @@
+#include <limits>
+
 #include "reprise/kernels/rms_norm.h"
 
 #include "tests/kernels/kernel_testing.h"
@@ -56,6 +58,19 @@ TEST(RmsNormShapeTest, RefusesAGainOfAnotherWidth) {
   ExpectInvalid(RmsNormBackward(HostStream(), x.view(), x.view(), gain.view(), 1e-5f, x.gradient(WriteMode::kAdd),
                                 gain.gradient(WriteMode::kAdd)),
                 {"RmsNormBackward", "elements of gain: 4", "columns of x: 3"});
+}
+
+TEST(RmsNormShapeTest, RefusesAnEpsilonThatIsNoNumberFrom0On) {
+  Tensor<float> x({2, 3}, 1), gain({3}, 1), y({2, 3});
+  for (const float epsilon :
+       {-1e-5f, std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
+    ExpectInvalid(RmsNorm(HostStream(), x.view(), gain.view(), y.view(), epsilon), {"RmsNorm", "epsilon: "});
+    ExpectInvalid(RmsNormBackward(HostStream(), x.view(), x.view(), gain.view(), epsilon, x.gradient(WriteMode::kAdd),
+                                  gain.gradient(WriteMode::kAdd)),
+                  {"RmsNormBackward", "epsilon: "});
+  }
+  EXPECT_EQ(RmsNorm(HostStream(), x.view(), gain.view(), y.view(), 0), absl::OkStatus());
+  EXPECT_EQ(y.data[5], 1);
 }
 
 }  // namespace

@@ -8,7 +8,8 @@
 
 namespace reprise::kernels {
 
-// y = gain x / sqrt(mean(x^2) + epsilon), row by row; x and y [..., width], gain [width].
+// y = gain x / sqrt(mean(x^2) + epsilon), row by row; x and y [..., width], gain [width]. epsilon is finite
+// and at least 0.
 template <class T>
 absl::Status RmsNorm(Stream stream, Input<T> x, Input<T> gain, TensorView<T> y, float epsilon);
 
