@@ -74,6 +74,15 @@ function(reprise_test)
     LABELS "${ARG_LABEL};${folder}" TIMEOUT ${ARG_TIMEOUT} SKIP_REGULAR_EXPRESSION "\\[  SKIPPED \\] [^\n]*\n*$")
 endfunction()
 
+# reprise_starts_threads(parallel_test ...): tests of this folder for a thread sanitizer: labelled threads, built by
+# tests_threads.
+function(reprise_starts_threads)
+  foreach(test IN LISTS ARGN)
+    set_property(TEST ${test} APPEND PROPERTY LABELS threads)
+    add_dependencies(tests_threads ${test})
+  endforeach()
+endfunction()
+
 # reprise_gpu_test(NAME cuda_session_test SRCS ... [DEPS ...] [RANKS 1 2]): a reprise_test on devices for each number of
 # ranks, one process each (see tests/testing/gpu_main.cc): cuda_session_test, labelled gpu, for one and
 # cuda_session_test_2_ranks, labelled multi_gpu, for two. Such tests run one at a time.
