@@ -37,7 +37,7 @@ absl::Status CheckAvailable(const CudaRank& rank, Transport transport) {
 // copy-engine collectives would let the first replay run ahead of the other ranks.
 class WarmUp {
  public:
-  explicit WarmUp(CudaRank& rank) : rank_(rank) {}
+  explicit WarmUp(std::shared_ptr<CudaRank> rank) : rank_(std::move(rank)) {}
   WarmUp(const WarmUp&) = delete;
   WarmUp& operator=(const WarmUp&) = delete;
   ~WarmUp() {
@@ -46,13 +46,13 @@ class WarmUp {
   }
 
   absl::Status Run() {
-    const size_t part = 4096, whole = part * static_cast<size_t>(rank_.size());
+    const size_t part = 4096, whole = part * static_cast<size_t>(rank_->size());
     REPRISE_RETURN_IF_ERROR(NcclStatus(ncclMemAlloc(&memory_, 2 * whole), "taking memory to warm up collectives"));
     std::byte* const to = static_cast<std::byte*>(memory_);
     const std::byte* const from = to + whole;
     for (const Lane lane : CudaRank::kCommunicatingLanes) {
-      const ncclComm_t communicator = rank_.communicator(lane, CtaPolicy::kNone);
-      const cudaStream_t stream = rank_.lane_stream(lane);
+      const ncclComm_t communicator = rank_->communicator(lane, CtaPolicy::kNone);
+      const cudaStream_t stream = rank_->lane_stream(lane);
       ncclWindow_t window = nullptr;
       REPRISE_RETURN_IF_ERROR(
           NcclStatus(ncclCommWindowRegister(communicator, memory_, 2 * whole, &window, NCCL_WIN_COLL_SYMMETRIC),
@@ -70,15 +70,15 @@ class WarmUp {
   }
 
  private:
-  CudaRank& rank_;
+  const std::shared_ptr<CudaRank> rank_;
   void* memory_ = nullptr;
   std::vector<std::pair<ncclComm_t, ncclWindow_t>> windows_;
 };
 
-absl::Status OpenCopyEngines(World& world, CudaRank& rank) {
-  REPRISE_RETURN_IF_ERROR(MakeCommunicators(world, rank, CtaPolicy::kNone));
+absl::Status OpenCopyEngines(World& world, const std::shared_ptr<CudaRank>& rank) {
+  REPRISE_RETURN_IF_ERROR(MakeCommunicators(world, *rank, CtaPolicy::kNone));
   const auto warm_up = std::make_shared<WarmUp>(rank);  // the thread may outlive this
-  const absl::Status status = rank.WaitForRanks([warm_up] { return warm_up->Run(); });
+  const absl::Status status = rank->WaitForRanks([warm_up] { return warm_up->Run(); });
   return world.Agree("warming up the transport copy_engine", status, {});
 }
 
@@ -108,20 +108,20 @@ absl::Status SplitCommunicators(World& world, CudaRank& rank, ncclComm_t parent)
   return absl::OkStatus();
 }
 
-absl::Status PrepareTransport(World& world, CudaRank& rank, const Bindings& bindings) {
+absl::Status PrepareTransport(World& world, const std::shared_ptr<CudaRank>& rank, const Bindings& bindings) {
   const Transport transport = bindings.plan->options.transport;
   // A rank alone copies.
-  if (transport == Transport::kDefault || rank.size() == 1) return absl::OkStatus();
+  if (transport == Transport::kDefault || rank->size() == 1) return absl::OkStatus();
   REPRISE_RETURN_IF_ERROR(world.Agree(absl::StrCat("preparing the transport ", Name(transport)),
-                                      CheckAvailable(rank, transport), bindings.plan->fingerprint));
-  REPRISE_RETURN_IF_ERROR(rank.Wait());
-  rank.AllowEndlessWaits();
+                                      CheckAvailable(*rank, transport), bindings.plan->fingerprint));
+  REPRISE_RETURN_IF_ERROR(rank->Wait());
+  rank->AllowEndlessWaits();
   const CtaPolicy policy = CtaPolicyOf(transport);
-  if (rank.communicator(Lane::kAllGather, policy) == nullptr) REPRISE_RETURN_IF_ERROR(OpenCopyEngines(world, rank));
+  if (rank->communicator(Lane::kAllGather, policy) == nullptr) REPRISE_RETURN_IF_ERROR(OpenCopyEngines(world, rank));
   absl::Status status;
   for (const std::shared_ptr<MemoryBlock>& block : bindings.memory) {
     for (const Lane lane : CudaRank::kCommunicatingLanes) {
-      if (status.ok()) status = RegisterWindow(block, rank.communicator(lane, policy));
+      if (status.ok()) status = RegisterWindow(block, rank->communicator(lane, policy));
     }
   }
   return world.Agree(absl::StrCat("registering memory for the transport ", Name(transport)), status, {});

@@ -2,6 +2,8 @@
 #ifndef REPRISE_GRAPH_CUDA_CUDA_TRANSPORT_H_
 #define REPRISE_GRAPH_CUDA_CUDA_TRANSPORT_H_
 
+#include <memory>
+
 #include "absl/status/status.h"
 #include "graph/cuda/cuda_rank.h"
 #include "reprise/core/schedule.h"
@@ -21,7 +23,7 @@ inline CtaPolicy CtaPolicyOf(Transport transport) {
 
 // (c) Before a plan is recorded: communicators for its transport, and windows on its communicating memory, where they
 // were not made before. Unavailable, on every rank, if a rank cannot have that transport.
-absl::Status PrepareTransport(World& world, CudaRank& rank, const Bindings& bindings);
+absl::Status PrepareTransport(World& world, const std::shared_ptr<CudaRank>& rank, const Bindings& bindings);
 
 }  // namespace reprise::internal
 
