@@ -5,8 +5,10 @@
 #include <tuple>
 #include <utility>
 #include <variant>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "core/residency.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "reprise/core/planner.h"
@@ -83,6 +85,23 @@ TEST(PlanCountsTest, AFrozenUnitWhoseInputNeedsNoGradientHasNoBackward) {
                           [](const ScheduledCommand& c) { return std::holds_alternative<Backward>(c.command); }),
             2)
       << "of the loss and of the trainable unit";
+}
+
+// Where a re-gather avoids its unit's old copy, that copy stays in its slot until something else goes there, and the
+// new one is still the unit's.
+TEST(PlanCountsTest, WhatTakesTheSlotOfAnOldCopyLeavesTheNewOne) {
+  const UnitId u(0), v(1);
+  std::vector<internal::WeightAccess> accesses;
+  for (int phase = 0; phase < 2; ++phase) {
+    accesses.push_back({{u}, false});
+    accesses.push_back({{u, v}, true});
+    accesses.push_back({{u}, true});
+  }
+  const internal::GatherPlan plan = internal::PlanGathers(accesses, /*num_units=*/2, /*start=*/{}, /*slots=*/2,
+                                                          /*prefetch_depth=*/1, Residency::kOff);
+  ASSERT_EQ(plan.copies.size(), 4u) << "each unit once a phase";
+  EXPECT_NE(plan.copies[2].slot, plan.copies[0].slot) << "or the test shows nothing";
+  EXPECT_EQ(plan.access_copies[5], plan.access_copies[3]);
 }
 
 class StepOfEqualUnits : public ::testing::TestWithParam<std::tuple<int, int, int>> {};

@@ -22,6 +22,7 @@ namespace {
 
 using ::reprise::testing::Random;
 using ::reprise::testing::RandomModel;
+using ::reprise::testing::RandomPlanOptions;
 
 // ---- the founding figures ----
 
@@ -89,14 +90,7 @@ TEST(FoundingOverlapTest, NoGatherOverlapsWhereNoneMayRunAhead) {
 
 Plan RandomPlan(uint64_t seed) {
   Random random(seed);
-  PlanOptions options;
-  options.prefetch_depth = static_cast<int>(random.Below(3));
-  options.gradient_slots = 4;
-  options.microbatches_per_graph = 1 + static_cast<int>(random.Below(2));
-  options.residency = random.Chance(50) ? Residency::kKeep : Residency::kOff;
-  options.reduce = random.Chance(30) ? Reduce::kOncePerStep : Reduce::kEveryMicrobatch;
-  options.tail = options.reduce == Reduce::kEveryMicrobatch && random.Chance(50) ? Tail::kCarried : Tail::kInGraph;
-  options.transport = random.Chance(50) ? Transport::kDefault : Transport::kSymmetric;
+  const PlanOptions options = RandomPlanOptions(random);
   const absl::StatusOr<Plan> plan =
       PlanTraining(RandomModel(random.Next(), {.max_units = 5}), 1 + static_cast<int>(random.Below(4)), options);
   EXPECT_TRUE(plan.ok()) << plan.status();

@@ -27,6 +27,7 @@ using ::reprise::testing::PlanBuilder;
 using ::reprise::testing::PlanRunner;
 using ::reprise::testing::Random;
 using ::reprise::testing::RandomModel;
+using ::reprise::testing::RandomPlanOptions;
 using ::reprise::testing::RunnerOptions;
 using ::reprise::testing::StatusIs;
 using ::testing::AllOf;
@@ -62,25 +63,12 @@ absl::StatusOr<Plan> SmallPlan() {
   return PlanTraining(model, 2, {});
 }
 
-PlanOptions RandomOptions(Random& random) {
-  PlanOptions options;
-  options.prefetch_depth = static_cast<int>(random.Below(3));
-  options.gradient_slots = 4;
-  options.microbatches_per_graph = 1 + static_cast<int>(random.Below(2));
-  options.residency = random.Chance(50) ? Residency::kKeep : Residency::kOff;
-  options.reduce = random.Chance(30) ? Reduce::kOncePerStep : Reduce::kEveryMicrobatch;
-  options.tail = options.reduce == Reduce::kEveryMicrobatch && random.Chance(50) ? Tail::kCarried : Tail::kInGraph;
-  options.transport = random.Chance(50) ? Transport::kDefault : Transport::kSymmetric;
-  options.wire = random.Chance(50) ? DType::kBFloat16 : DType::kFloat32;
-  return options;
-}
-
 class RandomPlanTest : public ::testing::TestWithParam<int> {};
 
 TEST_P(RandomPlanTest, EveryOrderAndExecutionLeavesTheSameBytes) {
   Random random(static_cast<uint64_t>(GetParam()));
   const Model model = RandomModel(random.Next(), {.max_units = 4, .max_bytes = 512});
-  const PlanOptions options = RandomOptions(random);
+  const PlanOptions options = RandomPlanOptions(random);
   const int ranks = 1 + GetParam() % 4;
   REPRISE_ASSERT_OK_AND_ASSIGN(const Plan plan, PlanTraining(model, ranks, options));
   const int microbatches = 2 * *options.microbatches_per_graph;

@@ -214,4 +214,17 @@ Model RandomModel(uint64_t seed, const RandomModelOptions& options) {
   return RandomModelBuilder(seed, options).Build();
 }
 
+PlanOptions RandomPlanOptions(Random& random) {
+  PlanOptions options;
+  options.prefetch_depth = static_cast<int>(random.Below(3));
+  options.gradient_slots = 4;
+  options.microbatches_per_graph = 1 + static_cast<int>(random.Below(2));
+  options.residency = random.Chance(50) ? Residency::kKeep : Residency::kOff;
+  options.reduce = random.Chance(30) ? Reduce::kOncePerStep : Reduce::kEveryMicrobatch;
+  options.tail = options.reduce == Reduce::kEveryMicrobatch && random.Chance(50) ? Tail::kCarried : Tail::kInGraph;
+  options.transport = random.Chance(50) ? Transport::kDefault : Transport::kSymmetric;
+  options.wire = random.Chance(50) ? DType::kBFloat16 : DType::kFloat32;
+  return options;
+}
+
 }  // namespace reprise::testing

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "reprise/core/model.h"
+#include "reprise/core/plan.h"
 
 namespace reprise::testing {
 
@@ -40,6 +41,9 @@ struct RandomModelOptions {
 // calls without a unit and with several, forward-only units, private tensors, recomputation, residuals over any
 // distance, integer inputs, kept input gradients, outputs that nothing reads, and scratch. No state, nothing external.
 Model RandomModel(uint64_t seed, const RandomModelOptions& options = {});
+
+// Options of training that every such model can be planned with: weight slots are the planner's choice.
+PlanOptions RandomPlanOptions(Random& random);
 
 }  // namespace reprise::testing
 

@@ -34,6 +34,10 @@ struct CudaWorldOptions {
 //
 // Device memory beyond what is asked for: see World::memory(). Replay returns once the graph is launched. A rank that
 // dies makes the waits of the others end with Unavailable; the world is then of no further use.
+//
+// The transports kSymmetric and kCopyEngine need NCCL 2.28.7 or later and all ranks on one host; recording is otherwise
+// Unavailable on every rank. While one of their collectives waits for a rank that is gone nothing makes it leave the
+// device: what it uses is not given back before the process ends.
 absl::StatusOr<std::shared_ptr<World>> CreateCudaWorld(const LaunchEnvironment& launch,
                                                        const CudaWorldOptions& options = {});
 
