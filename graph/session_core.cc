@@ -79,6 +79,7 @@ absl::StatusOr<std::unique_ptr<SessionCore>> SessionCore::Create(CoreInputs inpu
   REPRISE_RETURN_IF_ERROR(agree("taking memory", arena.ok() ? core->TakeMemory() : arena.status()));
   const auto start = std::chrono::steady_clock::now();
   REPRISE_RETURN_IF_ERROR(agree("warm-up", core->WarmUp()));
+  REPRISE_RETURN_IF_ERROR(core->world().Tune());
   REPRISE_RETURN_IF_ERROR(agree("recording", core->Record()));
   core->capture_.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return core;

@@ -52,6 +52,8 @@ ABSL_FLAG(bool, profile, false, "time each command, and report what of the commu
 ABSL_FLAG(std::string, timeline, "", "with --profile: PREFIX of files PREFIX-workload-mode.json, for Perfetto");
 ABSL_FLAG(int, batches, 10, "measurements, of which the median is taken");
 ABSL_FLAG(double, seconds, 0.2, "of each measurement, about");
+ABSL_FLAG(std::string, tuning_file, "",
+          "on devices: file of the quickest kernels for matrix products; what it lacks is measured and added");
 ABSL_FLAG(std::string, json, "", "file for a list of objects, one for each workload and mode");
 
 namespace reprise::bench {
@@ -339,9 +341,10 @@ nlohmann::ordered_json ToJson(const Figures& f) {
 
 absl::StatusOr<int> Main() {
   REPRISE_RETURN_IF_ERROR(CheckFlags());
-  REPRISE_ASSIGN_OR_RETURN(
-      const examples::Program program,
-      examples::StartProgram({.device = absl::GetFlag(FLAGS_device), .ranks = absl::GetFlag(FLAGS_ranks)}));
+  REPRISE_ASSIGN_OR_RETURN(const examples::Program program,
+                           examples::StartProgram({.device = absl::GetFlag(FLAGS_device),
+                                                   .ranks = absl::GetFlag(FLAGS_ranks),
+                                                   .tuning_file = absl::GetFlag(FLAGS_tuning_file)}));
   if (program.exit_code.has_value()) return *program.exit_code;
   if (program.prints) {
     std::cout

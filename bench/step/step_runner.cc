@@ -49,6 +49,7 @@ absl::StatusOr<std::unique_ptr<StepRunner>> StepRunner::Create(std::shared_ptr<W
     REPRISE_RETURN_IF_ERROR(eager[schedule]->Replay());
   }
   REPRISE_RETURN_IF_ERROR(runner->world_->Synchronize());
+  REPRISE_RETURN_IF_ERROR(runner->world_->Tune());
   const auto start = std::chrono::steady_clock::now();
   REPRISE_RETURN_IF_ERROR(runner->Record(execution, runner->executables_));
   runner->record_seconds_ = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();

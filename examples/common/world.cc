@@ -28,19 +28,24 @@ void ChooseNcclSettings() {
   setenv("NCCL_GRAPH_REGISTER", "0", /*overwrite=*/0);
 }
 
-absl::StatusOr<std::shared_ptr<World>> OpenDevice(const LaunchEnvironment& launch) { return CreateCudaWorld(launch); }
-absl::StatusOr<std::shared_ptr<World>> OpenDeviceAlone(const LaunchEnvironment& launch) {
-  return CreateCudaWorld({}, {.device = DeviceOf(launch)});
+absl::StatusOr<std::shared_ptr<World>> OpenDevice(const LaunchEnvironment& launch, const std::string& tuning_file) {
+  return CreateCudaWorld(launch, {.tuning_file = tuning_file});
+}
+absl::StatusOr<std::shared_ptr<World>> OpenDeviceAlone(const LaunchEnvironment& launch,
+                                                       const std::string& tuning_file) {
+  return CreateCudaWorld({}, {.device = DeviceOf(launch), .tuning_file = tuning_file});
 }
 #else
 int NumDevices() { return 0; }
 bool HasDevice(const LaunchEnvironment&) { return false; }
 void ChooseNcclSettings() {}
 
-absl::StatusOr<std::shared_ptr<World>> OpenDevice(const LaunchEnvironment&) {
+absl::StatusOr<std::shared_ptr<World>> OpenDevice(const LaunchEnvironment&, const std::string&) {
   return absl::UnavailableError("this program was built without CUDA; build it where the toolkit and NCCL are");
 }
-absl::StatusOr<std::shared_ptr<World>> OpenDeviceAlone(const LaunchEnvironment& launch) { return OpenDevice(launch); }
+absl::StatusOr<std::shared_ptr<World>> OpenDeviceAlone(const LaunchEnvironment& launch, const std::string& file) {
+  return OpenDevice(launch, file);
+}
 #endif
 
 absl::StatusOr<Program> StartHost(int ranks) {
@@ -104,8 +109,8 @@ absl::StatusOr<Program> StartProgram(const ProgramOptions& options) {
   }
   program.prints = launch.rank == 0;
   if (program.prints) std::cout << ToString(launch) << "\n" << std::flush;
-  REPRISE_ASSIGN_OR_RETURN(program.world, OpenDevice(launch));
-  program.new_world_alone = [launch] { return OpenDeviceAlone(launch); };
+  REPRISE_ASSIGN_OR_RETURN(program.world, OpenDevice(launch, options.tuning_file));
+  program.new_world_alone = [launch, file = options.tuning_file] { return OpenDeviceAlone(launch, file); };
   return program;
 }
 

@@ -21,6 +21,7 @@ struct ProgramOptions {
   // kAuto: devices if this process sees one for each rank, otherwise the host.
   Device device = Device::kAuto;
   int ranks = 0;  // 0: what the launcher says; without one, every device of this machine, or 2 host ranks
+  std::string tuning_file = {};  // CudaWorldOptions::tuning_file
 };
 
 // A world, or the exit code of a program that started itself once per rank and has nothing more to do. Under torchrun,

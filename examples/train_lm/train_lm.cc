@@ -37,6 +37,8 @@ ABSL_FLAG(int, batch, 8, "sequences per rank and microbatch");
 ABSL_FLAG(int, steps, 500, "optimizer steps");
 ABSL_FLAG(double, lr, 3e-3, "peak learning rate: linear warm-up over the first twentieth, cosine decay to a tenth");
 ABSL_FLAG(uint64_t, seed, 1, "seed of the initial weights and of the batches");
+ABSL_FLAG(std::string, tuning_file, "",
+          "on devices: file of the quickest kernels for matrix products; what it lacks is measured and added");
 ABSL_FLAG(bool, check, false, "compare each step with the same training unsharded on one rank");
 
 namespace reprise::examples {
@@ -275,7 +277,7 @@ int main(int argc, char** argv) {
       absl::InvalidArgumentError(absl::StrCat("unexpected argument \"", rest.back(), "\"; see --help"));
   if (rest.size() == 1) {
     exit_code = reprise::examples::Main(
-        {.program = {absl::GetFlag(FLAGS_device), absl::GetFlag(FLAGS_ranks)},
+        {.program = {absl::GetFlag(FLAGS_device), absl::GetFlag(FLAGS_ranks), absl::GetFlag(FLAGS_tuning_file)},
          .model = {absl::GetFlag(FLAGS_depth), absl::GetFlag(FLAGS_width), absl::GetFlag(FLAGS_heads),
                    absl::GetFlag(FLAGS_context), absl::GetFlag(FLAGS_batch)},
          .microbatches = absl::GetFlag(FLAGS_microbatches),

@@ -20,7 +20,7 @@
 #include "graph/cuda/device_profile.h"
 #include "graph/cuda/driver_api.h"
 #include "graph/cuda/handles.h"
-#include "kernels/device_kernels.h"
+#include "kernels/cuda/cuda_kernels.h"
 #include "reprise/core/schedule.h"
 #include "reprise/graph/cuda_world.h"
 
@@ -62,6 +62,8 @@ class CudaRank {
   // is an error and not lost.
   cudaStream_t lane_stream(Lane lane) const { return lanes_[static_cast<int>(lane)].stream.get(); }
   Stream stream(Lane lane) const { return Stream(lane_stream(lane), lanes_[static_cast<int>(lane)].kernels.get()); }
+  // Those that compute functions use.
+  kernels::CudaKernels& compute_kernels() const { return *lanes_[static_cast<int>(Lane::kCompute)].kernels; }
   // Null if it was not made.
   ncclComm_t communicator(Lane lane, CtaPolicy policy) const {
     return lanes_[static_cast<int>(lane)].communicators[static_cast<int>(policy)];
@@ -111,7 +113,7 @@ class CudaRank {
  private:
   struct LaneParts {
     StreamHandle stream;
-    std::unique_ptr<kernels::DeviceKernels> kernels;
+    std::unique_ptr<kernels::CudaKernels> kernels;
     std::array<ncclComm_t, kNumCtaPolicies> communicators = {};
   };
 

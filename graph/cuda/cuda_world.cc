@@ -15,6 +15,7 @@
 #include "graph/cuda/cuda_recorder.h"
 #include "graph/cuda/cuda_transport.h"
 #include "graph/cuda/nccl_status.h"
+#include "graph/cuda/tuning.h"
 #include "graph/cuda/upload.h"
 #include "graph/recording_protocol.h"
 #include "kernels/cuda/cuda_status.h"
@@ -31,7 +32,8 @@ using kernels::CudaStatus;
 
 class CudaWorld : public World {
  public:
-  explicit CudaWorld(std::shared_ptr<Bootstrap> bootstrap) : bootstrap_(std::move(bootstrap)) {
+  CudaWorld(std::shared_ptr<Bootstrap> bootstrap, std::string tuning_file)
+      : bootstrap_(std::move(bootstrap)), tuning_file_(std::move(tuning_file)) {
     ranks_.push_back(bootstrap_->rank());
   }
 
@@ -105,6 +107,10 @@ class CudaWorld : public World {
     return internal::NewCudaRecorder(execution, std::move(bindings), rank_);
   }
 
+  absl::Status Tune() override {
+    return tuning_file_.empty() ? absl::OkStatus() : internal::Tune(*this, *rank_, tuning_file_);
+  }
+
   absl::Status CheckUsable() const override { return rank_->CheckUsable(); }
   MemoryUse memory() const override { return rank_->memory(); }
   absl::Status BeginProfile(const Fingerprint& plan) override { return rank_->StartProfile(plan); }
@@ -127,6 +133,7 @@ class CudaWorld : public World {
   }
 
   const std::shared_ptr<Bootstrap> bootstrap_;
+  const std::string tuning_file_;
   std::vector<int> ranks_;
   std::shared_ptr<CudaRank> rank_;
   std::unique_ptr<internal::Upload> upload_, staging_;
@@ -135,16 +142,17 @@ class CudaWorld : public World {
 // ---- what must be equal, or different, on all ranks ----
 
 struct Facts {
-  std::string nccl_version, settings, device;
+  std::string nccl_version, settings, tuning, device;
 };
 
-absl::StatusOr<Facts> FactsOf(const LaunchEnvironment& launch, int device) {
+absl::StatusOr<Facts> FactsOf(const LaunchEnvironment& launch, const CudaWorldOptions& options, int device) {
   const CallerState caller(device);
   Facts facts;
   int version = 0;
   REPRISE_RETURN_IF_ERROR(NcclStatus(ncclGetVersion(&version), "asking for NCCL's version"));
   facts.nccl_version = internal::NcclVersionName(version);
   facts.settings = launch.nccl_settings.empty() ? "no NCCL settings" : launch.nccl_settings;
+  facts.tuning = options.tuning_file.empty() ? "no tuning file" : "a tuning file";
   cudaDeviceProp properties;
   REPRISE_RETURN_IF_ERROR(CudaStatus(cudaGetDeviceProperties(&properties, device), "asking for the device"));
   facts.device = absl::StrCat("device ", absl::BytesToHexString(absl::string_view(properties.uuid.bytes, 16)));
@@ -178,9 +186,11 @@ absl::Status CheckFacts(CudaWorld& world, const Facts& facts) {
   const auto exchange = [&](const std::string& mine) { return world.ExchangeBytes({&mine, 1}); };
   REPRISE_ASSIGN_OR_RETURN(const std::vector<std::string> versions, exchange(facts.nccl_version));
   REPRISE_ASSIGN_OR_RETURN(const std::vector<std::string> settings, exchange(facts.settings));
+  REPRISE_ASSIGN_OR_RETURN(const std::vector<std::string> tuning, exchange(facts.tuning));
   REPRISE_ASSIGN_OR_RETURN(const std::vector<std::string> devices, exchange(facts.device));
   REPRISE_RETURN_IF_ERROR(CheckEqual("NCCL", versions, "start every rank with the same library"));
   REPRISE_RETURN_IF_ERROR(CheckEqual("NCCL settings", settings, "set the same NCCL_ variables on every rank"));
+  REPRISE_RETURN_IF_ERROR(CheckEqual("tuning", tuning, "set CudaWorldOptions::tuning_file on every rank or on none"));
   return CheckApart(devices);
 }
 
@@ -218,11 +228,14 @@ absl::Status OpenWorld(CudaWorld& world, const std::shared_ptr<Bootstrap>& boots
                              CudaRank::Create(device, launch.local_size == launch.size, options, bootstrap));
     REPRISE_RETURN_IF_ERROR(rank->CheckUsable());
     world.Open(std::move(rank));
-    return FactsOf(launch, device);
+    return FactsOf(launch, options, device);
   };
   const absl::StatusOr<Facts> facts = open();
   REPRISE_RETURN_IF_ERROR(world.Agree("opening the device", facts.status(), {}));
   REPRISE_RETURN_IF_ERROR(CheckFacts(world, *facts));
+  if (!options.tuning_file.empty()) {
+    REPRISE_RETURN_IF_ERROR(internal::LoadTuning(world, world.rank(), options.tuning_file));
+  }
   if (options.parent == nullptr) return internal::MakeCommunicators(world, world.rank(), internal::CtaPolicy::kKernels);
   return internal::SplitCommunicators(world, world.rank(), options.parent);
 }
@@ -249,7 +262,7 @@ absl::StatusOr<std::shared_ptr<World>> CreateCudaWorld(const LaunchEnvironment& 
                                                    " but must be a device's number, or -1 for the rank's own"));
   }
   REPRISE_ASSIGN_OR_RETURN(std::shared_ptr<Bootstrap> bootstrap, Bootstrap::Connect(launch, options.deadline));
-  auto world = std::make_shared<CudaWorld>(bootstrap);
+  auto world = std::make_shared<CudaWorld>(bootstrap, options.tuning_file);
   REPRISE_RETURN_IF_ERROR(OpenWorld(*world, bootstrap, launch, options));
   return std::shared_ptr<World>(std::move(world));
 }

@@ -1,11 +1,13 @@
 #include "kernels/cuda/cuda_kernels.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "kernels/cuda/cuda_status.h"
 #include "kernels/cuda/gemm.h"
+#include "kernels/cuda/gemm_tuner.h"
 #include "kernels/cuda/launch.h"
 #include "reprise/core/status_macros.h"
 
@@ -29,9 +31,9 @@ UpdateLaunch UpdateOf(const UpdateArguments& u, float weight_decay) {
           .weight_decay = weight_decay};
 }
 
-class CudaKernels : public DeviceKernels {
+class KernelsOfStream : public CudaKernels {
  public:
-  CudaKernels(const CudaKernelsOptions& options, std::unique_ptr<CudaGemm> gemm)
+  KernelsOfStream(const CudaKernelsOptions& options, std::unique_ptr<CudaGemm> gemm)
       : stream_(options.stream),
         workspace_(options.workspace),
         workspace_bytes_(options.workspace_bytes),
@@ -194,6 +196,27 @@ class CudaKernels : public DeviceKernels {
     return CudaStatus(LaunchPublishMetrics(stream_, control, step_state, ring, world_size), "PublishMetrics");
   }
 
+  absl::Status Tune() override { return TuneGemms(*gemm_, workspace_, stream_); }
+  std::map<std::string, std::string> choices() const override {
+    std::map<std::string, std::string> choices;
+    for (const auto& [key, choice] : gemm_->choices()) {
+      if (!gemm_->first_choices().contains(key)) choices.emplace(ToText(key), ToText(choice));
+    }
+    return choices;
+  }
+  absl::Status Choose(const std::map<std::string, std::string>& choices) override {
+    for (const auto& [key_text, choice_text] : choices) {
+      GemmKey key;
+      std::optional<GemmAlgorithm> choice;
+      if (!FromText(key_text, key) || !FromText(choice_text, choice)) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("\"", key_text, "\": \"", choice_text, "\" is no choice of a matrix product's kernel"));
+      }
+      gemm_->Choose(key, choice);
+    }
+    return absl::OkStatus();
+  }
+
  private:
   template <class T>
   T* Workspace(int64_t offset_bytes = 0) const {
@@ -216,7 +239,9 @@ static_assert(kMinCudaWorkspaceBytes >= std::max({kColumnSumBytes, kCrossEntropy
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<DeviceKernels>> NewCudaKernels(const CudaKernelsOptions& options) {
+size_t CublasLtVersion() { return cublasLtGetVersion(); }
+
+absl::StatusOr<std::unique_ptr<CudaKernels>> NewCudaKernels(const CudaKernelsOptions& options) {
   if (options.workspace == nullptr || reinterpret_cast<uintptr_t>(options.workspace) % 256 != 0) {
     return absl::InvalidArgumentError("workspace is null or not 256-byte aligned; pass memory from cudaMalloc");
   }
@@ -227,7 +252,7 @@ absl::StatusOr<std::unique_ptr<DeviceKernels>> NewCudaKernels(const CudaKernelsO
   int device;
   REPRISE_RETURN_IF_ERROR(CudaStatus(cudaGetDevice(&device), "cudaGetDevice"));
   REPRISE_ASSIGN_OR_RETURN(std::unique_ptr<CudaGemm> gemm, CudaGemm::New());
-  return std::make_unique<CudaKernels>(options, std::move(gemm));
+  return std::make_unique<KernelsOfStream>(options, std::move(gemm));
 }
 
 }  // namespace reprise::kernels

@@ -4,9 +4,13 @@
 
 #include <cuda_runtime_api.h>
 
+#include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
+#include <string>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "kernels/device_kernels.h"
 
@@ -26,9 +30,23 @@ struct CudaKernelsOptions {
   int64_t workspace_bytes = kCudaWorkspaceBytes;
 };
 
+// The kernels of a stream, and which of several equal ones are used.
+class CudaKernels : public DeviceKernels {
+ public:
+  // Measures for the matrix products that ran and were not chosen for; see gemm_tuner.h. Waits.
+  virtual absl::Status Tune() = 0;
+  // What Tune found, or was given to Choose, as text by text, for the same GPU and version of cuBLASLt.
+  virtual std::map<std::string, std::string> choices() const = 0;
+  // InvalidArgument for other text.
+  virtual absl::Status Choose(const std::map<std::string, std::string>& choices) = 0;
+};
+
+// The library that matrix products run on, as its cublasLtGetVersion says.
+size_t CublasLtVersion();
+
 // Kernels for the current device, which must stay current while they are used. A kernel that needs more workspace than
 // there is returns ResourceExhausted with both numbers. Unavailable without a device.
-absl::StatusOr<std::unique_ptr<DeviceKernels>> NewCudaKernels(const CudaKernelsOptions& options);
+absl::StatusOr<std::unique_ptr<CudaKernels>> NewCudaKernels(const CudaKernelsOptions& options);
 
 }  // namespace reprise::kernels
 

@@ -1,9 +1,11 @@
 #include "kernels/cuda/gemm.h"
 
-#include <algorithm>
+#include <iterator>
 #include <type_traits>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "kernels/cuda/cuda_status.h"
 #include "reprise/core/status_macros.h"
 
@@ -32,15 +34,16 @@ using Preference = Owner<cublasLtMatmulPreference_t, cublasLtMatmulPreferenceDes
 
 cudaDataType_t TypeOf(DType dtype) { return dtype == DType::kFloat32 ? CUDA_R_32F : CUDA_R_16BF; }
 
-std::string Describe(const DeviceGemm& g) {
-  return absl::StrCat("Gemm of m ", g.m, ", n ", g.n, ", k ", g.k, ", ", Name(g.a.dtype), " to ", Name(g.c.dtype));
+std::string Describe(const GemmKey& key) {
+  return absl::StrCat("Gemm of m ", key.m, ", n ", key.n, ", k ", key.k, ", ", Name(static_cast<DType>(key.in)), " to ",
+                      Name(static_cast<DType>(key.out)));
 }
 
-cublasOperation_t OperationOf(Transpose transpose) { return transpose == Transpose::kYes ? CUBLAS_OP_T : CUBLAS_OP_N; }
+cublasOperation_t OperationOf(int64_t transpose) { return transpose != 0 ? CUBLAS_OP_T : CUBLAS_OP_N; }
 
 // Column-major, c^T = b^T a^T, where each transpose is the row-major matrix as it lies; so is h, whose leading
 // dimension is its row's length.
-absl::StatusOr<Product> NewProduct(const DeviceGemm& g, cublasLtEpilogue_t epilogue, const void* h) {
+absl::StatusOr<Product> NewProduct(const GemmKey& key, const void* h) {
   cublasLtMatmulDesc_t handle;
   REPRISE_RETURN_IF_ERROR(
       CublasStatus(cublasLtMatmulDescCreate(&handle, CUBLAS_COMPUTE_32F, CUDA_R_32F), "cublasLtMatmulDescCreate"));
@@ -49,32 +52,46 @@ absl::StatusOr<Product> NewProduct(const DeviceGemm& g, cublasLtEpilogue_t epilo
     return CublasStatus(cublasLtMatmulDescSetAttribute(handle, attribute, &value, sizeof(value)),
                         "cublasLtMatmulDescSetAttribute");
   };
-  REPRISE_RETURN_IF_ERROR(set(CUBLASLT_MATMUL_DESC_TRANSA, OperationOf(g.transpose_b)));
-  REPRISE_RETURN_IF_ERROR(set(CUBLASLT_MATMUL_DESC_TRANSB, OperationOf(g.transpose_a)));
-  if (epilogue == CUBLASLT_EPILOGUE_DEFAULT) return product;
-  REPRISE_RETURN_IF_ERROR(set(CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue));
+  REPRISE_RETURN_IF_ERROR(set(CUBLASLT_MATMUL_DESC_TRANSA, OperationOf(key.transpose_b)));
+  REPRISE_RETURN_IF_ERROR(set(CUBLASLT_MATMUL_DESC_TRANSB, OperationOf(key.transpose_a)));
+  if (key.epilogue == CUBLASLT_EPILOGUE_DEFAULT) return product;
+  REPRISE_RETURN_IF_ERROR(set(CUBLASLT_MATMUL_DESC_EPILOGUE, static_cast<cublasLtEpilogue_t>(key.epilogue)));
   REPRISE_RETURN_IF_ERROR(set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, h));
-  REPRISE_RETURN_IF_ERROR(set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, g.n));
+  REPRISE_RETURN_IF_ERROR(set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, key.n));
   return product;
 }
 
 // Of a dense row-major matrix, which is the dense column-major matrix of its transpose.
-absl::StatusOr<Layout> NewLayout(DType dtype, int64_t rows, int64_t columns) {
+absl::StatusOr<Layout> NewLayout(int64_t dtype, int64_t rows, int64_t columns) {
   cublasLtMatrixLayout_t handle;
   REPRISE_RETURN_IF_ERROR(
-      CublasStatus(cublasLtMatrixLayoutCreate(&handle, TypeOf(dtype), static_cast<uint64_t>(columns),
-                                              static_cast<uint64_t>(rows), columns),
+      CublasStatus(cublasLtMatrixLayoutCreate(&handle, TypeOf(static_cast<DType>(dtype)),
+                                              static_cast<uint64_t>(columns), static_cast<uint64_t>(rows), columns),
                    "cublasLtMatrixLayoutCreate"));
   return Layout(handle);
 }
 
-// Bytes, a power of two up to 256.
-uint32_t AlignmentOf(const void* address) {
-  const uintptr_t bits = reinterpret_cast<uintptr_t>(address) | 256;
-  return static_cast<uint32_t>(bits & (~bits + 1));
+struct Layouts {
+  Layout a, b, c;
+};
+absl::StatusOr<Layouts> NewLayouts(const GemmKey& key) {
+  const auto layout = [](int64_t dtype, int64_t transpose, int64_t rows, int64_t columns) {
+    return NewLayout(dtype, transpose != 0 ? columns : rows, transpose != 0 ? rows : columns);
+  };
+  Layouts layouts;
+  REPRISE_ASSIGN_OR_RETURN(layouts.a, layout(key.in, key.transpose_a, key.m, key.k));
+  REPRISE_ASSIGN_OR_RETURN(layouts.b, layout(key.in, key.transpose_b, key.k, key.n));
+  REPRISE_ASSIGN_OR_RETURN(layouts.c, layout(key.out, 0, key.m, key.n));
+  return layouts;
 }
 
-absl::StatusOr<Preference> NewPreference(const DeviceGemm& g, int64_t workspace_bytes) {
+// A power of two.
+int64_t AlignmentOf(const void* address) {
+  const uintptr_t bits = reinterpret_cast<uintptr_t>(address) | GemmKey::kMaxAlignment;
+  return static_cast<int64_t>(bits & (~bits + 1));
+}
+
+absl::StatusOr<Preference> NewPreference(const GemmKey& key) {
   cublasLtMatmulPreference_t handle;
   REPRISE_RETURN_IF_ERROR(CublasStatus(cublasLtMatmulPreferenceCreate(&handle), "cublasLtMatmulPreferenceCreate"));
   Preference preference(handle);
@@ -82,17 +99,49 @@ absl::StatusOr<Preference> NewPreference(const DeviceGemm& g, int64_t workspace_
     return CublasStatus(cublasLtMatmulPreferenceSetAttribute(handle, attribute, &value, sizeof(value)),
                         "cublasLtMatmulPreferenceSetAttribute");
   };
-  REPRISE_RETURN_IF_ERROR(set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, static_cast<uint64_t>(workspace_bytes)));
+  REPRISE_RETURN_IF_ERROR(set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, static_cast<uint64_t>(key.workspace_bytes)));
   // Partial sums of a split k are kept in float and added in order.
   REPRISE_RETURN_IF_ERROR(
       set(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, static_cast<uint32_t>(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE)));
+  const auto set_alignment = [&](cublasLtMatmulPreferenceAttributes_t attribute, int64_t alignment) {
+    return set(attribute, static_cast<uint32_t>(alignment));
+  };
   // The first operand of cuBLASLt is b.
-  REPRISE_RETURN_IF_ERROR(set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, AlignmentOf(g.b.data)));
-  REPRISE_RETURN_IF_ERROR(set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, AlignmentOf(g.a.data)));
-  REPRISE_RETURN_IF_ERROR(set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, AlignmentOf(g.c.data)));
-  REPRISE_RETURN_IF_ERROR(set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, AlignmentOf(g.c.data)));
+  REPRISE_RETURN_IF_ERROR(set_alignment(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, key.b_alignment));
+  REPRISE_RETURN_IF_ERROR(set_alignment(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, key.a_alignment));
+  REPRISE_RETURN_IF_ERROR(set_alignment(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, key.c_alignment));
+  REPRISE_RETURN_IF_ERROR(set_alignment(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, key.c_alignment));
   return preference;
 }
+
+GemmKey KeyOf(const DeviceGemm& g, cublasLtEpilogue_t epilogue, const void* h, int64_t workspace_bytes) {
+  return {.m = g.m,
+          .n = g.n,
+          .k = g.k,
+          .transpose_a = g.transpose_a == Transpose::kYes,
+          .transpose_b = g.transpose_b == Transpose::kYes,
+          .add = g.c.mode == WriteMode::kAdd,
+          .in = static_cast<int64_t>(g.a.dtype),
+          .out = static_cast<int64_t>(g.c.dtype),
+          .a_alignment = AlignmentOf(g.a.data),
+          .b_alignment = AlignmentOf(g.b.data),
+          .c_alignment = AlignmentOf(g.c.data),
+          .workspace_bytes = workspace_bytes,
+          .epilogue = epilogue,
+          .h_alignment = AlignmentOf(h)};
+}
+
+// The numbers of a key, in the order of its text.
+template <class Key, class Body>
+void ForEachNumber(Key& key, const Body& body) {
+  for (auto* number :
+       {&key.m, &key.n, &key.k, &key.transpose_a, &key.transpose_b, &key.add, &key.in, &key.out, &key.a_alignment,
+        &key.b_alignment, &key.c_alignment, &key.workspace_bytes, &key.epilogue, &key.h_alignment}) {
+    body(*number);
+  }
+}
+
+constexpr absl::string_view kNoKernel = "none";
 
 }  // namespace
 
@@ -107,13 +156,15 @@ CudaGemm::~CudaGemm() { cublasLtDestroy(handle_); }
 absl::Status CudaGemm::Run(const DeviceGemm& g, void* workspace, int64_t workspace_bytes, cudaStream_t stream) {
   const bool add = g.c.mode == WriteMode::kAdd;
   if (g.m == 0 || g.n == 0 || (g.k == 0 && add)) return absl::OkStatus();
+  const auto describe = [&] { return Describe(KeyOf(g, CUBLASLT_EPILOGUE_DEFAULT, nullptr, workspace_bytes)); };
   if (g.k == 0) {
     const size_t bytes = static_cast<size_t>(g.m * g.n * SizeOf(g.c.dtype));
-    return CudaStatus(cudaMemsetAsync(g.c.data, 0, bytes, stream), Describe(g));
+    return CudaStatus(cudaMemsetAsync(g.c.data, 0, bytes, stream), describe());
   }
-  REPRISE_ASSIGN_OR_RETURN(const bool done, Enqueue(g, {}, workspace, workspace_bytes, stream));
+  REPRISE_ASSIGN_OR_RETURN(const bool done,
+                           Enqueue(g, CUBLASLT_EPILOGUE_DEFAULT, /*h=*/nullptr, workspace, workspace_bytes, stream));
   if (done) return absl::OkStatus();
-  return absl::InternalError(absl::StrCat(Describe(g), ": cuBLASLt has no algorithm within ", workspace_bytes,
+  return absl::InternalError(absl::StrCat(describe(), ": cuBLASLt has no algorithm within ", workspace_bytes,
                                           " bytes of workspace; align the operands to 16 bytes"));
 }
 
@@ -122,52 +173,93 @@ absl::StatusOr<bool> CudaGemm::RunWithGelu(const DeviceGemm& g, cublasLtEpilogue
   if (g.m == 0 || g.n == 0 || g.k == 0) return false;
   // What cuBLASLt asks of h.
   if (g.n % 8 != 0 || AlignmentOf(h) < 16) return false;
-  return Enqueue(g, {gelu, h}, workspace, workspace_bytes, stream);
+  return Enqueue(g, gelu, h, workspace, workspace_bytes, stream);
 }
 
-absl::StatusOr<bool> CudaGemm::Enqueue(const DeviceGemm& g, const Epilogue& epilogue, void* workspace,
+absl::StatusOr<bool> CudaGemm::Enqueue(const DeviceGemm& g, cublasLtEpilogue_t epilogue, const void* h, void* workspace,
                                        int64_t workspace_bytes, cudaStream_t stream) {
-  const bool add = g.c.mode == WriteMode::kAdd;
-  REPRISE_ASSIGN_OR_RETURN(const Product product, NewProduct(g, epilogue.kind, epilogue.h));
-  const bool a_transposed = g.transpose_a == Transpose::kYes, b_transposed = g.transpose_b == Transpose::kYes;
-  REPRISE_ASSIGN_OR_RETURN(const Layout a, NewLayout(g.a.dtype, a_transposed ? g.k : g.m, a_transposed ? g.m : g.k));
-  REPRISE_ASSIGN_OR_RETURN(const Layout b, NewLayout(g.b.dtype, b_transposed ? g.n : g.k, b_transposed ? g.k : g.n));
-  REPRISE_ASSIGN_OR_RETURN(const Layout c, NewLayout(g.c.dtype, g.m, g.n));
-
-  const Key key = {g.m,
-                   g.n,
-                   g.k,
-                   a_transposed,
-                   b_transposed,
-                   add,
-                   static_cast<int64_t>(g.a.dtype),
-                   static_cast<int64_t>(g.c.dtype),
-                   AlignmentOf(g.a.data),
-                   AlignmentOf(g.b.data),
-                   AlignmentOf(g.c.data),
-                   workspace_bytes,
-                   epilogue.kind,
-                   AlignmentOf(epilogue.h)};
-  auto algorithm = algorithms_.find(key);
-  if (algorithm == algorithms_.end()) {
-    REPRISE_ASSIGN_OR_RETURN(const Preference preference, NewPreference(g, workspace_bytes));
-    cublasLtMatmulHeuristicResult_t result = {};
-    int count = 0;
-    const cublasStatus_t status =
-        cublasLtMatmulAlgoGetHeuristic(handle_, product.get(), b.get(), a.get(), c.get(), c.get(), preference.get(),
-                                       /*requestedAlgoCount=*/1, &result, &count);
-    if (status != CUBLAS_STATUS_NOT_SUPPORTED) {
-      REPRISE_RETURN_IF_ERROR(CublasStatus(status, absl::StrCat(Describe(g), ": cublasLtMatmulAlgoGetHeuristic")));
-    }
-    const bool found = status == CUBLAS_STATUS_SUCCESS && count > 0 && result.state == CUBLAS_STATUS_SUCCESS;
-    algorithm = algorithms_.emplace(key, found ? std::optional(result.algo) : std::nullopt).first;
+  const GemmKey key = KeyOf(g, epilogue, h, workspace_bytes);
+  auto choice = choices_.find(key);
+  if (choice == choices_.end()) {
+    REPRISE_ASSIGN_OR_RETURN(const std::vector<GemmAlgorithm> proposals, Propose(key, 1));
+    const std::optional<GemmAlgorithm> first = proposals.empty() ? std::nullopt : std::optional(proposals[0]);
+    choice = choices_.emplace(key, first).first;
+    if (first.has_value()) first_choices_.insert(key);
   }
-  if (!algorithm->second.has_value()) return false;
-  const float alpha = 1.0f, beta = add ? 1.0f : 0.0f;
-  REPRISE_RETURN_IF_ERROR(CublasStatus(
-      cublasLtMatmul(handle_, product.get(), &alpha, g.b.data, b.get(), g.a.data, a.get(), &beta, g.c.data, c.get(),
-                     g.c.data, c.get(), &*algorithm->second, workspace, static_cast<size_t>(workspace_bytes), stream),
-      Describe(g)));
+  if (!choice->second.has_value()) return false;
+  REPRISE_RETURN_IF_ERROR(RunAs(key, *choice->second,
+                                {.a = g.a.data, .b = g.b.data, .c = g.c.data, .h = h, .workspace = workspace}, stream));
+  return true;
+}
+
+void CudaGemm::Choose(const GemmKey& key, const std::optional<GemmAlgorithm>& choice) {
+  choices_[key] = choice;
+  first_choices_.erase(key);
+}
+
+absl::StatusOr<std::vector<GemmAlgorithm>> CudaGemm::Propose(const GemmKey& key, int at_most) const {
+  // An address that is as aligned as h, which nothing reads.
+  const void* const h = reinterpret_cast<const void*>(key.h_alignment);
+  REPRISE_ASSIGN_OR_RETURN(const Product product, NewProduct(key, h));
+  REPRISE_ASSIGN_OR_RETURN(const Layouts layouts, NewLayouts(key));
+  REPRISE_ASSIGN_OR_RETURN(const Preference preference, NewPreference(key));
+  std::vector<cublasLtMatmulHeuristicResult_t> results(static_cast<size_t>(at_most));
+  int count = 0;
+  const cublasStatus_t status =
+      cublasLtMatmulAlgoGetHeuristic(handle_, product.get(), layouts.b.get(), layouts.a.get(), layouts.c.get(),
+                                     layouts.c.get(), preference.get(), at_most, results.data(), &count);
+  if (status == CUBLAS_STATUS_NOT_SUPPORTED) return std::vector<GemmAlgorithm>();
+  REPRISE_RETURN_IF_ERROR(CublasStatus(status, absl::StrCat(Describe(key), ": cublasLtMatmulAlgoGetHeuristic")));
+  std::vector<GemmAlgorithm> proposals;
+  for (int i = 0; i < count; ++i) {
+    const cublasLtMatmulHeuristicResult_t& result = results[static_cast<size_t>(i)];
+    if (result.state == CUBLAS_STATUS_SUCCESS) proposals.push_back(result.algo);
+  }
+  return proposals;
+}
+
+absl::Status CudaGemm::RunAs(const GemmKey& key, const GemmAlgorithm& algorithm, const Operands& operands,
+                             cudaStream_t stream) const {
+  REPRISE_ASSIGN_OR_RETURN(const Product product, NewProduct(key, operands.h));
+  REPRISE_ASSIGN_OR_RETURN(const Layouts layouts, NewLayouts(key));
+  const float alpha = 1.0f, beta = key.add != 0 ? 1.0f : 0.0f;
+  return CublasStatus(cublasLtMatmul(handle_, product.get(), &alpha, operands.b, layouts.b.get(), operands.a,
+                                     layouts.a.get(), &beta, operands.c, layouts.c.get(), operands.c, layouts.c.get(),
+                                     &algorithm, operands.workspace, static_cast<size_t>(key.workspace_bytes), stream),
+                      Describe(key));
+}
+
+std::string ToText(const GemmKey& key) {
+  std::string text;
+  ForEachNumber(key, [&](int64_t number) { absl::StrAppend(&text, text.empty() ? "" : " ", number); });
+  return text;
+}
+
+bool FromText(absl::string_view text, GemmKey& key) {
+  const std::vector<std::string> words = absl::StrSplit(text, ' ');
+  size_t next = 0;
+  bool read = true;
+  ForEachNumber(
+      key, [&](int64_t& number) { read = read && next < words.size() && absl::SimpleAtoi(words[next++], &number); });
+  return read && next == words.size();
+}
+
+std::string ToText(const std::optional<GemmAlgorithm>& choice) {
+  if (!choice.has_value()) return std::string(kNoKernel);
+  std::string text;
+  for (const uint64_t word : choice->data) absl::StrAppend(&text, text.empty() ? "" : " ", absl::Hex(word));
+  return text;
+}
+
+bool FromText(absl::string_view text, std::optional<GemmAlgorithm>& choice) {
+  choice.reset();
+  if (text == kNoKernel) return true;
+  const std::vector<std::string> words = absl::StrSplit(text, ' ');
+  choice.emplace();
+  if (words.size() != std::size(choice->data)) return false;
+  for (size_t i = 0; i < words.size(); ++i) {
+    if (!absl::SimpleHexAtoi(words[i], &choice->data[i])) return false;
+  }
   return true;
 }
 

@@ -127,6 +127,14 @@ TEST(CudaErrorsDeviceTest, DifferentNcclSettingsAreNamedOnBoth) {
                        AllOf(HasSubstr("NCCL settings"), HasSubstr("NCCL_ALGO=Tree"), HasSubstr("rank 0 has"))));
 }
 
+TEST(CudaErrorsDeviceTest, ATuningFileOnOneRankAloneIsNamedOnBoth) {
+  REPRISE_ASSERT_OK_AND_ASSIGN(const LaunchEnvironment launch, DetectLaunch());
+  EXPECT_THAT(NewCudaWorld({.tuning_file = launch.rank == 0 ? "" : "tuning.json"}),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       AllOf(HasSubstr("rank 0 has no tuning file, but rank 1 has a tuning file"),
+                             HasSubstr("CudaWorldOptions::tuning_file"))));
+}
+
 class CudaTransportErrorsTest : public ::testing::TestWithParam<Transport> {};
 
 INSTANTIATE_TEST_SUITE_P(All, CudaTransportErrorsTest,

@@ -1,11 +1,17 @@
 // Training sessions on devices: the host ranks' numbers, the plan's memory, launches without allocation, any order of
 // destruction.
 #include <cuda_runtime_api.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <cstdio>
+#include <fstream>
+#include <iterator>
+#include <optional>
 
+#include "absl/strings/str_cat.h"
 #include "reprise/graph/host_world.h"
 #include "reprise/graph/train_session.h"
 #include "tests/conformance/conformance.h"
@@ -15,6 +21,9 @@
 
 namespace reprise::testing {
 namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
 
 constexpr int kUnits = 4;
 constexpr int kMicrobatches = 2;
@@ -157,6 +166,78 @@ TEST_P(CudaTransportTest, MemoryIsThePlansAndDoesNotGrow) {
     session.reset();
     EXPECT_EQ(world->memory().recording, 0) << "cycle " << cycle;
   }
+}
+
+// A file of rank 0's that is not there yet.
+class CudaTuningTest : public ::testing::Test {
+ protected:
+  CudaTuningTest() { std::remove(path_.c_str()); }
+  ~CudaTuningTest() override { std::remove(path_.c_str()); }
+  std::string Contents() const {
+    std::ifstream file(path_);
+    return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  }
+  void Write(const std::string& text) const { std::ofstream(path_) << text; }
+
+  const std::string path_ = absl::StrCat(::testing::TempDir(), "/tuning-", getpid(), ".json");
+};
+
+TEST_F(CudaTuningTest, RunsWithTheSameFileGiveTheSameBytes) {
+  constexpr int kSteps = 2;
+  std::string contents;
+  std::optional<Trained> first;
+  for (const Execution execution : {Execution::kGraph, Execution::kGraph, Execution::kEager}) {
+    REPRISE_ASSERT_OK_AND_ASSIGN(const std::shared_ptr<World> world, NewCudaWorld({.tuning_file = path_}));
+    REPRISE_ASSERT_OK_AND_ASSIGN(const Trained trained, Train(world, execution, Transport::kDefault, kSteps));
+    if (!first.has_value()) {
+      first = trained;
+      contents = Contents();
+      REPRISE_ASSERT_OK_AND_ASSIGN(const std::shared_ptr<World> host, CreateHostWorld({.size = world->size()}));
+      REPRISE_ASSERT_OK_AND_ASSIGN(const Trained want, Train(host, execution, Transport::kDefault, kSteps));
+      for (size_t p = 0; p < want.parameters.size(); ++p) ExpectClose(first->parameters[p], want.parameters[p], kSteps);
+      if (world->local_ranks()[0] == 0) {
+        EXPECT_THAT(contents, HasSubstr("products"));
+      } else {
+        EXPECT_EQ(contents, "");
+      }
+    }
+    EXPECT_EQ(trained.parameters, first->parameters);
+    EXPECT_EQ(trained.gradients, first->gradients);
+    EXPECT_EQ(Contents(), contents);
+  }
+}
+
+TEST_F(CudaTuningTest, OtherDevicesEntriesStay) {
+  Write(R"({"another device": {"products": {"x": "y"}}})");
+  REPRISE_ASSERT_OK_AND_ASSIGN(const std::shared_ptr<World> world, NewCudaWorld({.tuning_file = path_}));
+  ASSERT_THAT(Train(world, Execution::kGraph, Transport::kDefault, 1), IsOk());
+  EXPECT_THAT(Contents(), HasSubstr("another device"));
+  EXPECT_THAT(Contents(), HasSubstr("\"x\": \"y\""));
+}
+
+// On one rank: the others learn of it by the vote.
+TEST_F(CudaTuningTest, AFileThatIsNoneIsRefusedByName) {
+  REPRISE_ASSERT_OK_AND_ASSIGN(const LaunchEnvironment launch, DetectLaunch());
+  if (launch.rank != 0) {
+    EXPECT_THAT(NewCudaWorld({.tuning_file = path_}),
+                StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("no JSON object")));
+    return;
+  }
+  for (const char* text : {"", "[]", "{\"a\": ", "no JSON"}) {
+    Write(text);
+    EXPECT_THAT(NewCudaWorld({.tuning_file = path_}),
+                StatusIs(absl::StatusCode::kInvalidArgument, AllOf(HasSubstr(path_), HasSubstr("no JSON object"))));
+    if (launch.size > 1) break;
+  }
+}
+
+TEST_F(CudaTuningTest, AFileThatCannotBeWrittenIsNamed) {
+  REPRISE_ASSERT_OK_AND_ASSIGN(const std::shared_ptr<World> world,
+                               NewCudaWorld({.tuning_file = "/nowhere/tuning.json"}));
+  const absl::Status status = Train(world, Execution::kGraph, Transport::kDefault, 1).status();
+  EXPECT_THAT(status, StatusIs(world->local_ranks()[0] == 0 ? absl::StatusCode::kUnavailable
+                                                            : absl::StatusCode::kFailedPrecondition,
+                               HasSubstr("/nowhere/tuning.json cannot be written (No such file or directory)")));
 }
 
 TEST(CudaSessionTest, ReplaysAllocateNothingAndLaunchFast) {

@@ -87,6 +87,11 @@ class World {
   virtual absl::StatusOr<std::unique_ptr<Recorder>> NewRecorder(Execution execution,
                                                                 std::shared_ptr<const Bindings> bindings) = 0;
 
+  // (c) Between a warm-up and recording: chooses among kernels that do the same the quickest for what ran so far. What
+  // runs or is recorded from then on uses these, so its results may differ in rounding from those before. Sessions call
+  // it. Does nothing unless the world was made to, see CudaWorldOptions::tuning_file.
+  virtual absl::Status Tune() { return absl::OkStatus(); }
+
   // (c) From now on, until StopProfile, replays of recordings of this plan, or of one that is equal, are timed; they
   // may take longer than others. Those of a session that is created meanwhile are among them, its warm-up too; all are
   // numbered in launch order. Waits. On devices one profile per process is open at a time, and the thread that starts

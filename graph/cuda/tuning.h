@@ -1,0 +1,23 @@
+// Choices among equal kernels that were measured, kept in a file: what is chosen once stays, so that results do too.
+#ifndef REPRISE_GRAPH_CUDA_TUNING_H_
+#define REPRISE_GRAPH_CUDA_TUNING_H_
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "graph/cuda/cuda_rank.h"
+#include "reprise/graph/world.h"
+
+namespace reprise::internal {
+
+// (c) Gives every rank the choices of rank 0's file, if that exists. InvalidArgument if it cannot be understood.
+absl::Status LoadTuning(World& world, CudaRank& rank, const std::string& path);
+
+// (c) Rank 0 measures for what ran so far and has no choice yet, and adds that to its file; every rank gets its
+// choices.
+absl::Status Tune(World& world, CudaRank& rank, const std::string& path);
+
+}  // namespace reprise::internal
+
+#endif  // REPRISE_GRAPH_CUDA_TUNING_H_

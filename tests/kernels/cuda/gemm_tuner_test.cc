@@ -1,0 +1,107 @@
+// Choices among kernels for a matrix product: measured, and given back.
+#include "kernels/cuda/gemm_tuner.h"
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "kernels/cuda/cuda_kernels.h"
+#include "reprise/kernels/linear.h"
+#include "reprise/kernels/linear_gelu.h"
+#include "tests/kernels/cuda/device.h"
+#include "tests/kernels/kernel_testing.h"
+
+namespace reprise::kernels {
+namespace {
+
+class CudaGemmTunerTest : public ::testing::Test {
+ protected:
+  static constexpr int64_t kRows = 256, kWidth = 192, kHidden = 512;
+
+  void SetUp() override {
+    Device& device = Device::Get();  // opens it, and skips the tests where there is none
+    stream_ = device.cuda_stream();
+    ASSERT_EQ(cudaMalloc(&workspace_, kCudaWorkspaceBytes), cudaSuccess);
+    ASSERT_EQ(cudaMalloc(&memory_, kNumBytes), cudaSuccess);
+    ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+  }
+  void TearDown() override {
+    EXPECT_EQ(cudaFree(workspace_), cudaSuccess);
+    EXPECT_EQ(cudaFree(memory_), cudaSuccess);
+  }
+
+  std::unique_ptr<CudaKernels> New() const {
+    absl::StatusOr<std::unique_ptr<CudaKernels>> kernels = NewCudaKernels({.stream = stream_, .workspace = workspace_});
+    EXPECT_EQ(kernels.status(), absl::OkStatus());
+    return *std::move(kernels);
+  }
+
+  // What a linear layer with GELU and its gradients, one of them added, leave in memory.
+  std::string Run(CudaKernels& kernels) const {
+    const Stream stream(static_cast<void*>(stream_), &kernels);
+    BFloat16* const base = static_cast<BFloat16*>(memory_);
+    const Tensor<BFloat16> random = Random<BFloat16>({kElements}, 3);
+    EXPECT_EQ(cudaMemcpy(base, random.data.data(), kNumBytes, cudaMemcpyHostToDevice), cudaSuccess);
+    const Shape x_shape = {kRows, kWidth}, w_shape = {kHidden, kWidth}, y_shape = {kRows, kHidden};
+    const TensorView<BFloat16> x = {base, x_shape}, w = {base + kX, w_shape}, h = {base + kX + kW, y_shape},
+                               y = {h.data + kY, y_shape}, dy = {y.data + kY, y_shape}, dh = {dy.data + kY, y_shape};
+    Gradient<BFloat16> dx, dw;
+    dx.data = dh.data + kY;
+    dx.shape = x_shape;
+    dw.data = dx.data + kX;
+    dw.shape = w_shape;
+    dw.mode = WriteMode::kAdd;
+    absl::Status status = LinearGelu<BFloat16>(stream, x, w, h, y);
+    status.Update(
+        GeluLinearBackward<BFloat16>(stream, x, h, TensorView<const BFloat16>{w.data, {kWidth, kHidden}}, dh));
+    status.Update(LinearBackward<BFloat16, BFloat16>(stream, dy, x, w, dx, dw));
+    EXPECT_EQ(status, absl::OkStatus());
+    EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+    std::string bytes(kNumBytes, '\0');
+    EXPECT_EQ(cudaMemcpy(bytes.data(), base, kNumBytes, cudaMemcpyDeviceToHost), cudaSuccess);
+    return bytes;
+  }
+
+ private:
+  static constexpr int64_t kX = kRows * kWidth, kW = kHidden * kWidth, kY = kRows * kHidden;
+  static constexpr int64_t kElements = 2 * kX + 2 * kW + 4 * kY, kNumBytes = kElements * 2;
+
+  cudaStream_t stream_ = nullptr;
+  void* workspace_ = nullptr;
+  void* memory_ = nullptr;
+};
+
+TEST_F(CudaGemmTunerTest, EveryProductThatRanIsChosenForOnce) {
+  const std::unique_ptr<CudaKernels> kernels = New();
+  EXPECT_THAT(kernels->choices(), testing::IsEmpty());
+  Run(*kernels);
+  EXPECT_THAT(kernels->choices(), testing::IsEmpty());
+  ASSERT_EQ(kernels->Tune(), absl::OkStatus());
+  const std::map<std::string, std::string> choices = kernels->choices();
+  // Two with GELU and the same without, and the gradients' two.
+  EXPECT_EQ(choices.size(), 6u);
+  Run(*kernels);
+  ASSERT_EQ(kernels->Tune(), absl::OkStatus());
+  EXPECT_EQ(kernels->choices(), choices);
+}
+
+TEST_F(CudaGemmTunerTest, ChoicesGiveTheSameBytesWhereTheyAreGiven) {
+  const std::unique_ptr<CudaKernels> tuned = New(), given = New();
+  Run(*tuned);
+  ASSERT_EQ(tuned->Tune(), absl::OkStatus());
+  ASSERT_EQ(given->Choose(tuned->choices()), absl::OkStatus());
+  const std::string want = Run(*tuned);
+  EXPECT_EQ(Run(*given), want);
+  EXPECT_EQ(Run(*tuned), want);
+  EXPECT_EQ(given->choices(), tuned->choices());
+}
+
+TEST_F(CudaGemmTunerTest, OtherChoicesAreRefusedByTheirText) {
+  const std::unique_ptr<CudaKernels> kernels = New();
+  ExpectInvalid(kernels->Choose({{"1 2", "none"}}), {"\"1 2\": \"none\"", "no choice of a matrix product's kernel"});
+  EXPECT_THAT(kernels->choices(), testing::IsEmpty());
+}
+
+}  // namespace
+}  // namespace reprise::kernels
