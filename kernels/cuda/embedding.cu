@@ -69,7 +69,7 @@ template <class G>
 __global__ void __launch_bounds__(kSumThreads) ZeroKernel(int64_t count, G* values) {
   const int64_t threads = static_cast<int64_t>(gridDim.x) * kSumThreads;
   for (int64_t i = static_cast<int64_t>(blockIdx.x) * kSumThreads + threadIdx.x; i < count; i += threads) {
-    values[i] = FromFloat<G>(0.0f);
+    values[i] = G{};
   }
 }
 

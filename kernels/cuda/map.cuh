@@ -44,7 +44,7 @@ __global__ void __launch_bounds__(kMapThreads)
     for (int p = 0; p < kMapPacks; ++p) {
       const int64_t i = first + p * kMapThreads;
       if (i >= packs) continue;
-      Pack<Out, N> result;
+      float values[N];
 #pragma unroll
       for (int e = 0; e < N; ++e) {
         float value;
@@ -53,9 +53,9 @@ __global__ void __launch_bounds__(kMapThreads)
         } else {
           value = function(ToFloat(a_packs[p].elements[e]), ToFloat(b_values[p].elements[e]));
         }
-        result.elements[e] = FromFloat<Out>(add ? ToFloat(old[p].elements[e]) + value : value);
+        values[e] = add ? ToFloat(old[p].elements[e]) + value : value;
       }
-      StorePack(out + i * N, result);
+      StorePack(out + i * N, ToPack<Out>(values));
     }
   }
   const int64_t i = packs * N + threadIdx.x;

@@ -33,18 +33,16 @@ std::string Label(const char* kernel, int64_t count, WriteMode mode) {
   return absl::StrCat(kernel, " of ", count, " ", std::string(Name(DTypeOf<T>::value)), ", ", NameOf(mode));
 }
 
-// Values on which rounding is decided: ties, their neighbours, the largest and smallest, infinity, NaN of many kinds.
+// Around every value of bfloat16: itself, its neighbours in float, the tie above it and that one's neighbours; so
+// denormals, the largest values, infinities and NaN of many kinds too.
 Tensor<float> EdgesOfRounding() {
-  Tensor<float> values({0});
-  values.data.clear();
-  for (const uint32_t high :
-       {0x0000u, 0x0001u, 0x007fu, 0x0080u, 0x3f80u, 0x3f81u, 0x7f7fu, 0x7f80u, 0x7f81u, 0x7fc0u, 0x7fffu}) {
+  Tensor<float> values({int64_t{6} << 16});
+  auto value = values.data.begin();
+  for (uint32_t high = 0; high < 0x10000; ++high) {
     for (const uint32_t low : {0x0000u, 0x0001u, 0x7fffu, 0x8000u, 0x8001u, 0xffffu}) {
-      for (const uint32_t sign : {0u, 0x80000000u})
-        values.data.push_back(std::bit_cast<float>(sign | high << 16 | low));
+      *value++ = std::bit_cast<float>(high << 16 | low);
     }
   }
-  values.shape = {static_cast<int64_t>(values.data.size())};
   return values;
 }
 

@@ -17,11 +17,12 @@ struct BFloat16 {
   uint16_t bits = 0;
 
   constexpr BFloat16() = default;
-  // Rounds to nearest, ties to even. Every NaN becomes a quiet NaN of the same sign.
+  // Rounds to nearest, ties to even. Every NaN becomes 0x7fff, as the conversion instructions of NVIDIA's devices have
+  // it.
   constexpr explicit BFloat16(float value) {
     const uint32_t word = std::bit_cast<uint32_t>(value);
     if ((word & 0x7fffffffu) > 0x7f800000u) {
-      bits = static_cast<uint16_t>((word >> 16) | 0x0040u);
+      bits = 0x7fff;
     } else {
       bits = static_cast<uint16_t>((word + 0x7fffu + ((word >> 16) & 1u)) >> 16);
     }
