@@ -1,10 +1,14 @@
 #include "graph/cuda/cuda_collectives.h"
 
+#include <memory>
+#include <vector>
+
 #include "absl/strings/str_cat.h"
 #include "graph/command_uses.h"
-#include "graph/cuda/cuda_transport.h"
+#include "graph/cuda/cuda_memory.h"
 #include "graph/cuda/nccl_status.h"
 #include "graph/cuda/norm_sums.h"
+#include "graph/cuda/peer_copies.h"
 #include "kernels/cuda/cuda_status.h"
 #include "reprise/core/control_block.h"
 #include "reprise/core/status_macros.h"
@@ -46,39 +50,43 @@ class Collectives {
         stream_(rank.lane_stream(command.lane)) {}
 
   absl::Status operator()(const AllGather& gather) const {
-    const Transport transport = bindings_.plan->options.transport;
-    return ForEachGroup(
-        transport, gather.unit, Role::kGathered,
-        [&](const FlatGroup& group, const BufferUse& gathered) -> absl::Status {
-          REPRISE_ASSIGN_OR_RETURN(const void* shard, uses_.Address<const std::byte>(Role::kShard, gathered.id));
-          REPRISE_ASSIGN_OR_RETURN(const ncclDataType_t type, NcclType(group.dtype));
-          if (transport == Transport::kCopyEngine) {
-            REPRISE_ASSIGN_OR_RETURN(shard, CopyOwnPart(group, shard, uses_.Pointer<std::byte>(gathered)));
-          }
-          return NcclStatus(ncclAllGather(shard, uses_.Pointer<void>(gathered), Count(group), type,
-                                          CommunicatorOf(transport), stream_),
-                            "ncclAllGather", CommunicatorOf(transport));
-        });
+    if (bindings_.plan->options.transport == Transport::kCopyEngine) return CopyGather(gather);
+    return InGroup(communicator(), [&] {
+      return ForEachGroup(
+          gather.unit, Role::kGathered, [&](const FlatGroup& group, const BufferUse& gathered) -> absl::Status {
+            REPRISE_ASSIGN_OR_RETURN(const void* const shard,
+                                     uses_.Address<const std::byte>(Role::kShard, gathered.id));
+            REPRISE_ASSIGN_OR_RETURN(const ncclDataType_t type, NcclType(group.dtype));
+            return NcclStatus(
+                ncclAllGather(shard, uses_.Pointer<void>(gathered), Count(group), type, communicator(), stream_),
+                "ncclAllGather", communicator());
+          });
+    });
   }
 
   absl::Status operator()(const ReduceScatter& reduce) const {
-    const Plan& plan = *bindings_.plan;
-    const std::vector<int64_t> offsets = WireOffsets(plan, reduce.unit);
-    const ncclComm_t communicator = CommunicatorOf(reduce.transport);
-    return ForEachGroup(
-        reduce.transport, reduce.unit, Role::kReceived,
-        [&](const FlatGroup& group, const BufferUse& received) -> absl::Status {
-          REPRISE_ASSIGN_OR_RETURN(const BufferUse wire, uses_.First(Role::kWire));
-          const std::byte* const from = bindings_.addresses[0][wire.buffer.value()] + offsets[received.id];
-          void* const to = uses_.Pointer<void>(received);
-          REPRISE_ASSIGN_OR_RETURN(const ncclDataType_t type, NcclType(plan.wire(group)));
-          if (reduce.transport == Transport::kDefault) {
-            return NcclStatus(ncclReduceScatter(from, to, Count(group), type, ncclSum, communicator, stream_),
-                              "ncclReduceScatter", communicator);
-          }
-          return NcclStatus(ncclAlltoAll(from, to, Count(group), type, communicator, stream_), "ncclAlltoAll",
-                            communicator);
-        });
+    if (reduce.transport == Transport::kCopyEngine) return CopyExchange(reduce);
+    return InGroup(communicator(), [&] {
+      return ForEachGroup(
+          reduce.unit, Role::kReceived, [&](const FlatGroup& group, const BufferUse& received) -> absl::Status {
+            REPRISE_ASSIGN_OR_RETURN(const std::byte* const from, WireOf(reduce.unit, received.id));
+            REPRISE_ASSIGN_OR_RETURN(const ncclDataType_t type, NcclType(bindings_.plan->wire(group)));
+            if (reduce.transport == Transport::kDefault) {
+              return NcclStatus(ncclReduceScatter(from, uses_.Pointer<void>(received), Count(group), type, ncclSum,
+                                                  communicator(), stream_),
+                                "ncclReduceScatter", communicator());
+            }
+            return ForEachPeer([&](int peer) -> absl::Status {
+              const int64_t part = WireBytes(group);
+              REPRISE_RETURN_IF_ERROR(
+                  NcclStatus(ncclSend(from + peer * part, Count(group), type, peer, communicator(), stream_),
+                             "ncclSend", communicator()));
+              return NcclStatus(ncclRecv(uses_.Pointer<std::byte>(received) + PlaceOfPart(peer, rank_.rank()) * part,
+                                         Count(group), type, peer, communicator(), stream_),
+                                "ncclRecv", communicator());
+            });
+          });
+    });
   }
 
   absl::Status operator()(const SumNorm&) const {
@@ -91,8 +99,7 @@ class Collectives {
                                            partials.num_bytes / static_cast<int64_t>(sizeof(double)), state, mine),
                             "adding up the norm's parts"));
     REPRISE_RETURN_IF_ERROR(
-        NcclStatus(ncclAllGather(mine, all, 2, ncclFloat64, CommunicatorOf(Transport::kDefault), stream_),
-                   "ncclAllGather", CommunicatorOf(Transport::kDefault)));
+        NcclStatus(ncclAllGather(mine, all, 2, ncclFloat64, communicator(), stream_), "ncclAllGather", communicator()));
     return kernels::FinishNorm(rank_.stream(command_.lane), state, all, rank_.size());
   }
 
@@ -103,35 +110,77 @@ class Collectives {
   }
 
  private:
-  ncclComm_t CommunicatorOf(Transport transport) const {
-    // A rank alone has no other ones.
-    return rank_.communicator(command_.lane, rank_.size() == 1 ? CtaPolicy::kKernels : CtaPolicyOf(transport));
+  // Own parts are copied by the device's multiprocessors: before the ranks meet such a copy starts together with the
+  // compute command beside it, and afterwards it would find every multiprocessor taken by a persistent matrix product
+  // until that ends.
+  absl::Status CopyGather(const AllGather& gather) const {
+    std::vector<PeerCopy> copies;
+    REPRISE_RETURN_IF_ERROR(ForEachGroup(
+        gather.unit, Role::kGathered, [&](const FlatGroup& group, const BufferUse& gathered) -> absl::Status {
+          REPRISE_ASSIGN_OR_RETURN(const std::byte* const shard,
+                                   uses_.Address<const std::byte>(Role::kShard, gathered.id));
+          const int64_t part = group.shard_elements * SizeOf(group.dtype);
+          std::byte* const own = uses_.Pointer<std::byte>(gathered) + rank_.rank() * part;
+          REPRISE_RETURN_IF_ERROR(kernels::CudaStatus(
+              cudaMemcpyAsync(own, shard, static_cast<size_t>(part), cudaMemcpyDeviceToDevice, stream_),
+              "copying a rank's own part"));
+          return ForEachPeer([&](int peer) -> absl::Status {
+            REPRISE_ASSIGN_OR_RETURN(std::byte* const to, AtPeer(own, peer));
+            copies.push_back({.to = to, .from = shard, .num_bytes = part});
+            return absl::OkStatus();
+          });
+        }));
+    return CopyToPeers(rank_.driver(), rank_.peer_flags(command_.lane), copies, stream_);
   }
+
+  absl::Status CopyExchange(const ReduceScatter& reduce) const {
+    std::vector<PeerCopy> copies;
+    REPRISE_RETURN_IF_ERROR(ForEachGroup(
+        reduce.unit, Role::kReceived, [&](const FlatGroup& group, const BufferUse& received) -> absl::Status {
+          REPRISE_ASSIGN_OR_RETURN(const std::byte* const from, WireOf(reduce.unit, received.id));
+          const int64_t part = WireBytes(group);
+          return ForEachPeer([&](int peer) -> absl::Status {
+            std::byte* const place = uses_.Pointer<std::byte>(received) + PlaceOfPart(rank_.rank(), peer) * part;
+            REPRISE_ASSIGN_OR_RETURN(std::byte* const to, AtPeer(place, peer));
+            copies.push_back({.to = to, .from = from + peer * part, .num_bytes = part});
+            return absl::OkStatus();
+          });
+        }));
+    return CopyToPeers(rank_.driver(), rank_.peer_flags(command_.lane), copies, stream_);
+  }
+
+  // What lies at `mine` on this rank, on another.
+  absl::StatusOr<std::byte*> AtPeer(const void* mine, int peer) const {
+    for (const std::shared_ptr<MemoryBlock>& block : bindings_.memory) {
+      if (std::byte* const address = PeerAddress(*block, mine, peer)) return address;
+    }
+    return absl::InternalError(absl::StrCat(Describe(*bindings_.plan, command_.command),
+                                            ": its memory is not open to rank ", peer, "; see PrepareTransport"));
+  }
+  // The unit's gradient of a group.
+  absl::StatusOr<const std::byte*> WireOf(UnitId unit, int32_t group) const {
+    REPRISE_ASSIGN_OR_RETURN(const BufferUse wire, uses_.First(Role::kWire));
+    return bindings_.addresses[0][wire.buffer.value()] + WireOffsets(*bindings_.plan, unit)[group];
+  }
+  int64_t WireBytes(const FlatGroup& group) const { return group.shard_elements * SizeOf(bindings_.plan->wire(group)); }
+
+  ncclComm_t communicator() const { return rank_.communicator(command_.lane); }
   static size_t Count(const FlatGroup& group) { return static_cast<size_t>(group.shard_elements); }
 
-  // Copies this rank's part to its place, from where the collective may send it, and returns that place. A copy within
-  // a device runs on its multiprocessors: before NCCL's handshake it starts together with the compute command beside
-  // it, and after it would find every multiprocessor taken by a persistent matrix product until that ends.
-  absl::StatusOr<const void*> CopyOwnPart(const FlatGroup& group, const void* shard, std::byte* gathered) const {
-    const int64_t num_bytes = group.shard_elements * SizeOf(group.dtype);
-    std::byte* const own = gathered + rank_.rank() * num_bytes;
-    REPRISE_RETURN_IF_ERROR(kernels::CudaStatus(
-        cudaMemcpyAsync(own, shard, static_cast<size_t>(num_bytes), cudaMemcpyDeviceToDevice, stream_),
-        "copying a rank's own part"));
-    return own;
-  }
-
-  // One operation for all groups of the unit where NCCL's kernels fuse them; copy engines take one after another.
   template <class Body>
-  absl::Status ForEachGroup(Transport transport, UnitId unit, Role role, const Body& body) const {
-    const auto all = [&]() -> absl::Status {
-      for (const BufferUse& use : uses_.All(role)) {
-        const FlatGroup& group = GroupAt(unit, use.id);
-        if (group.shard_elements > 0) REPRISE_RETURN_IF_ERROR(body(group, use));
-      }
-      return absl::OkStatus();
-    };
-    return transport == Transport::kCopyEngine ? all() : InGroup(CommunicatorOf(transport), all);
+  absl::Status ForEachPeer(const Body& body) const {
+    for (int peer = 0; peer < rank_.size(); ++peer) {
+      if (peer != rank_.rank()) REPRISE_RETURN_IF_ERROR(body(peer));
+    }
+    return absl::OkStatus();
+  }
+  template <class Body>
+  absl::Status ForEachGroup(UnitId unit, Role role, const Body& body) const {
+    for (const BufferUse& use : uses_.All(role)) {
+      const FlatGroup& group = GroupAt(unit, use.id);
+      if (group.shard_elements > 0) REPRISE_RETURN_IF_ERROR(body(group, use));
+    }
+    return absl::OkStatus();
   }
 
   const FlatGroup& GroupAt(UnitId unit, int32_t group) const {

@@ -68,24 +68,37 @@ class CudaMemory : public MemoryBlock {
   }
 
   absl::Status Register(const std::shared_ptr<MemoryBlock>& self, ncclComm_t communicator) {
-    if (kind_ != MemoryKind::kCommunicating || num_bytes_ == 0) return absl::OkStatus();
-    for (const auto& [registered, window] : windows_) {
-      if (registered == communicator) return absl::OkStatus();
+    if (kind_ != MemoryKind::kCommunicating || num_bytes_ == 0 || WindowOf(communicator) != nullptr) {
+      return absl::OkStatus();
     }
-    const auto window = std::make_shared<ncclWindow_t>(nullptr);
-    REPRISE_RETURN_IF_ERROR(rank_->WaitForRanks([this, self, communicator, window] {
-      return NcclStatus(ncclCommWindowRegister(communicator, address_, static_cast<size_t>(num_bytes_), window.get(),
-                                               NCCL_WIN_COLL_SYMMETRIC),
-                        absl::StrCat("registering ", num_bytes_, " bytes with NCCL"), communicator);
-    }));
-    windows_.emplace_back(communicator, *window);
+    REPRISE_ASSIGN_OR_RETURN(const ncclWindow_t window, rank_->NewWindow(communicator, address_, num_bytes_, self));
+    windows_.emplace_back(communicator, window);
     return absl::OkStatus();
+  }
+  absl::Status OpenToPeers(const std::shared_ptr<MemoryBlock>& self) {
+    if (kind_ != MemoryKind::kCommunicating || num_bytes_ == 0 || !peers_.empty()) return absl::OkStatus();
+    const ncclComm_t communicator = rank_->communicator(Lane::kAllGather);
+    REPRISE_RETURN_IF_ERROR(Register(self, communicator));
+    REPRISE_ASSIGN_OR_RETURN(peers_, rank_->PeerAddresses(WindowOf(communicator)));
+    return absl::OkStatus();
+  }
+  std::byte* PeerAddress(const void* mine, int peer) const {
+    const auto offset = static_cast<const std::byte*>(mine) - static_cast<const std::byte*>(address_);
+    if (peers_.empty() || offset < 0 || offset >= num_bytes_) return nullptr;
+    return peers_[static_cast<size_t>(peer)] + offset;
   }
 
   int64_t num_bytes() const override { return num_bytes_; }
   std::byte* address(int) const override { return static_cast<std::byte*>(address_); }
 
  private:
+  ncclWindow_t WindowOf(ncclComm_t communicator) const {
+    for (const auto& [registered, window] : windows_) {
+      if (registered == communicator) return window;
+    }
+    return nullptr;
+  }
+
   // Of the device's memory.
   int64_t requested() const { return kind_ == MemoryKind::kHostVisible ? 0 : num_bytes_; }
 
@@ -107,6 +120,7 @@ class CudaMemory : public MemoryBlock {
   int64_t taken_ = 0;
   void* address_ = nullptr;
   std::vector<std::pair<ncclComm_t, ncclWindow_t>> windows_;
+  std::vector<std::byte*> peers_;  // by rank: where its block starts
 };
 
 }  // namespace
@@ -114,6 +128,16 @@ class CudaMemory : public MemoryBlock {
 absl::Status RegisterWindow(const std::shared_ptr<MemoryBlock>& block, ncclComm_t communicator) {
   auto* const memory = dynamic_cast<CudaMemory*>(block.get());
   return memory == nullptr ? absl::OkStatus() : memory->Register(block, communicator);
+}
+
+absl::Status OpenToPeers(const std::shared_ptr<MemoryBlock>& block) {
+  auto* const memory = dynamic_cast<CudaMemory*>(block.get());
+  return memory == nullptr ? absl::OkStatus() : memory->OpenToPeers(block);
+}
+
+std::byte* PeerAddress(const MemoryBlock& block, const void* mine, int peer) {
+  const auto* const memory = dynamic_cast<const CudaMemory*>(&block);
+  return memory == nullptr ? nullptr : memory->PeerAddress(mine, peer);
 }
 
 absl::StatusOr<std::shared_ptr<MemoryBlock>> AllocateCudaMemory(std::shared_ptr<CudaRank> rank, MemoryKind kind,

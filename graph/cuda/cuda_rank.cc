@@ -2,12 +2,14 @@
 
 #include <algorithm>
 #include <atomic>
+#include <iterator>
 #include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "graph/cuda/nccl_status.h"
+#include "graph/cuda/peer_addresses.h"
 #include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/cuda_status.h"
 #include "reprise/core/status_macros.h"
@@ -85,10 +87,11 @@ absl::Status CudaRank::OpenLane(Lane lane, int priority) {
 
 CudaRank::~CudaRank() {
   const CallerState caller(device_);
+  if (flags_window_ != nullptr && communicator(Lane::kAllGather) != nullptr) {
+    ncclCommWindowDeregister(communicator(Lane::kAllGather), flags_window_);
+  }
   for (LaneParts& lane : lanes_) {
-    for (const ncclComm_t communicator : lane.communicators) {
-      if (communicator != nullptr) ncclCommDestroy(communicator);
-    }
+    if (lane.communicator != nullptr) ncclCommDestroy(lane.communicator);
   }
   for (std::thread& thread : aborting_) lost_ ? thread.detach() : thread.join();
   profile_ = nullptr;
@@ -99,6 +102,8 @@ CudaRank::~CudaRank() {
   for (LaneParts& lane : lanes_) lane = LaneParts();
   for (void* workspace : workspaces_) cudaFree(workspace);
   if (norm_sums_ != nullptr) cudaFree(norm_sums_);
+  if (flags_ != nullptr) ncclMemFree(flags_);
+  flags_stream_ = StreamHandle();
   waited_for_ = EventHandle();
   staged_ = EventHandle();
   staging_stream_ = StreamHandle();
@@ -115,6 +120,7 @@ void CudaRank::Abandon() {
   waited_for_.Abandon();
   staged_.Abandon();
   staging_stream_.Abandon();
+  flags_stream_.Abandon();
   own_stream_.Abandon();
 }
 
@@ -145,23 +151,22 @@ absl::Status CudaRank::WaitForRanks(std::function<absl::Status()> call) {
   return result->status;
 }
 
-absl::Status CudaRank::MakeCommunicator(Lane lane, CtaPolicy policy, std::function<absl::StatusOr<ncclComm_t>()> call) {
+absl::Status CudaRank::MakeCommunicator(Lane lane, std::function<absl::StatusOr<ncclComm_t>()> call) {
   const auto made = std::make_shared<ncclComm_t>(nullptr);
   REPRISE_RETURN_IF_ERROR(WaitForRanks([made, call = std::move(call)]() -> absl::Status {
     REPRISE_ASSIGN_OR_RETURN(*made, call());
     return absl::OkStatus();
   }));
-  lanes_[static_cast<int>(lane)].communicators[static_cast<int>(policy)] = *made;
+  lanes_[static_cast<int>(lane)].communicator = *made;
   return absl::OkStatus();
 }
 
-absl::Status CudaRank::NewCommunicator(Lane lane, CtaPolicy policy, const ncclUniqueId& id) {
-  const std::string name = absl::StrCat("reprise ", Name(lane), policy == CtaPolicy::kNone ? " by copy engines" : "");
-  return MakeCommunicator(lane, policy, [=, size = size(), rank = rank()]() -> absl::StatusOr<ncclComm_t> {
+absl::Status CudaRank::NewCommunicator(Lane lane, const ncclUniqueId& id) {
+  const std::string name = absl::StrCat("reprise ", Name(lane));
+  return MakeCommunicator(lane, [=, size = size(), rank = rank()]() -> absl::StatusOr<ncclComm_t> {
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.commName = name.c_str();
     config.blocking = 1;
-    if (policy == CtaPolicy::kNone) config.CTAPolicy = NCCL_CTA_POLICY_ZERO;
     ncclComm_t communicator = nullptr;
     REPRISE_RETURN_IF_ERROR(NcclStatus(ncclCommInitRankConfig(&communicator, size, id, rank, &config),
                                        absl::StrCat("making the communicator \"", name, "\"")));
@@ -170,7 +175,7 @@ absl::Status CudaRank::NewCommunicator(Lane lane, CtaPolicy policy, const ncclUn
 }
 
 absl::Status CudaRank::SplitCommunicator(Lane lane, ncclComm_t parent) {
-  return MakeCommunicator(lane, CtaPolicy::kKernels, [=, rank = rank()]() -> absl::StatusOr<ncclComm_t> {
+  return MakeCommunicator(lane, [=, rank = rank()]() -> absl::StatusOr<ncclComm_t> {
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     // Shared resources would order the operations of the two communicators.
     config.splitShare = 0;
@@ -185,6 +190,63 @@ absl::Status CudaRank::SplitCommunicator(Lane lane, ncclComm_t parent) {
         NcclStatus(split, absl::StrCat("splitting the caller's communicator for lane ", Name(lane)), parent));
     return communicator;
   });
+}
+
+absl::StatusOr<ncclWindow_t> CudaRank::NewWindow(ncclComm_t communicator, void* address, int64_t num_bytes,
+                                                 std::shared_ptr<const void> owner) {
+  const auto window = std::make_shared<ncclWindow_t>(nullptr);
+  REPRISE_RETURN_IF_ERROR(WaitForRanks([=, owner = std::move(owner)] {
+    return NcclStatus(ncclCommWindowRegister(communicator, address, static_cast<size_t>(num_bytes), window.get(),
+                                             NCCL_WIN_COLL_SYMMETRIC),
+                      absl::StrCat("registering ", num_bytes, " bytes with NCCL"), communicator);
+  }));
+  return *window;
+}
+
+absl::StatusOr<std::vector<std::byte*>> CudaRank::PeerAddresses(ncclWindow_t window) {
+  const CallerState caller(device_);
+  const size_t num_bytes = static_cast<size_t>(size()) * sizeof(std::byte*);
+  void** found = nullptr;
+  REPRISE_RETURN_IF_ERROR(CudaStatus(cudaMalloc(&found, num_bytes), "taking memory for addresses"));
+  std::vector<std::byte*> addresses(static_cast<size_t>(size()));
+  absl::Status status = CudaStatus(LaunchPeerAddresses(launch_stream_, window, size(), found), "asking for addresses");
+  status.Update(CudaStatus(cudaMemcpyAsync(addresses.data(), found, num_bytes, cudaMemcpyDeviceToHost, launch_stream_),
+                           "asking for addresses"));
+  status.Update(CudaStatus(cudaStreamSynchronize(launch_stream_), "asking for addresses"));
+  cudaFree(found);
+  if (!status.ok()) return status;
+  return addresses;
+}
+
+absl::Status CudaRank::OpenPeerFlags() {
+  if (flags_ != nullptr) return absl::OkStatus();
+  const CallerState caller(device_);
+  const size_t words = PeerFlags::kFlagsPerRank * static_cast<size_t>(size());
+  const size_t num_bytes = std::size(kCommunicatingLanes) * words * sizeof(uint32_t);
+  void* memory = nullptr;
+  REPRISE_RETURN_IF_ERROR(NcclStatus(ncclMemAlloc(&memory, num_bytes), "taking memory for flags"));
+  flags_ = static_cast<uint32_t*>(memory);
+  REPRISE_RETURN_IF_ERROR(CudaStatus(cudaMemsetAsync(flags_, 0, num_bytes, launch_stream_), "clearing flags"));
+  REPRISE_RETURN_IF_ERROR(CudaStatus(cudaStreamCreateWithFlags(flags_stream_.receive(), cudaStreamNonBlocking),
+                                     "creating the stream of flags"));
+  REPRISE_RETURN_IF_ERROR(CudaStatus(cudaStreamSynchronize(launch_stream_), "clearing flags"));
+  REPRISE_ASSIGN_OR_RETURN(flags_window_, NewWindow(communicator(Lane::kAllGather), memory,
+                                                    static_cast<int64_t>(num_bytes), shared_from_this()));
+  REPRISE_ASSIGN_OR_RETURN(const std::vector<std::byte*> blocks, PeerAddresses(flags_window_));
+  for (size_t l = 0; l < std::size(kCommunicatingLanes); ++l) {
+    PeerFlags& flags = lanes_[static_cast<int>(kCommunicatingLanes[l])].peer_flags;
+    flags.rank = rank();
+    for (std::byte* const block : blocks) flags.blocks.push_back(reinterpret_cast<uint32_t*>(block) + l * words);
+  }
+  return absl::OkStatus();
+}
+
+void CudaRank::SetPeerFlags() {
+  if (flags_ == nullptr) return;
+  const std::vector<uint32_t> set(
+      std::size(kCommunicatingLanes) * PeerFlags::kFlagsPerRank * static_cast<size_t>(size()), PeerFlags::kSet);
+  cudaMemcpyAsync(flags_, set.data(), set.size() * sizeof(uint32_t), cudaMemcpyHostToDevice, flags_stream_.get());
+  cudaStreamSynchronize(flags_stream_.get());
 }
 
 absl::Status CudaRank::CheckUsable() const {
@@ -301,12 +363,10 @@ absl::Status CudaRank::WaitFor(cudaEvent_t event) {
 absl::Status CudaRank::CheckPeers(absl::Duration waited) const {
   REPRISE_RETURN_IF_ERROR(bootstrap_->CheckPeers());
   for (const LaneParts& lane : lanes_) {
-    for (const ncclComm_t communicator : lane.communicators) {
-      if (communicator == nullptr) continue;
-      ncclResult_t error = ncclSuccess;
-      REPRISE_RETURN_IF_ERROR(NcclStatus(ncclCommGetAsyncError(communicator, &error), "asking NCCL for errors"));
-      REPRISE_RETURN_IF_ERROR(NcclStatus(error, "a collective", communicator));
-    }
+    if (lane.communicator == nullptr) continue;
+    ncclResult_t error = ncclSuccess;
+    REPRISE_RETURN_IF_ERROR(NcclStatus(ncclCommGetAsyncError(lane.communicator, &error), "asking NCCL for errors"));
+    REPRISE_RETURN_IF_ERROR(NcclStatus(error, "a collective", lane.communicator));
   }
   if (waited < deadline_) return absl::OkStatus();
   return absl::DeadlineExceededError(
@@ -321,22 +381,21 @@ void CudaRank::Fail(const absl::Status& status) {
   // An abort would wait for what cannot end, and hold locks of the driver meanwhile.
   lost_ = endless_waits_ && cudaEventQuery(last) == cudaErrorNotReady;
   if (lost_) {
-    for (LaneParts& lane : lanes_) lane.communicators = {};
+    for (LaneParts& lane : lanes_) lane.communicator = nullptr;
     return;
   }
   // An abort raises its communicator's flag for good, so that the collectives of every graph still queued leave, and
   // returns once no graph holds the communicator: after the last executable is gone.
   for (LaneParts& lane : lanes_) {
-    for (ncclComm_t& communicator : lane.communicators) {
-      if (communicator == nullptr) continue;
-      aborting_.emplace_back([device = device_, aborted = std::exchange(communicator, nullptr)] {
-        const CallerState caller(device);
-        ncclCommAbort(aborted);
-      });
-    }
+    if (lane.communicator == nullptr) continue;
+    aborting_.emplace_back([device = device_, aborted = std::exchange(lane.communicator, nullptr)] {
+      const CallerState caller(device);
+      ncclCommAbort(aborted);
+    });
   }
   const absl::Time give_up = absl::Now() + kAbortTime;
   while (cudaEventQuery(last) == cudaErrorNotReady) {
+    SetPeerFlags();
     absl::SleepFor(absl::Milliseconds(1));
     lost_ = absl::Now() > give_up;
     if (lost_) return;

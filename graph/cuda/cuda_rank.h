@@ -20,17 +20,14 @@
 #include "graph/cuda/device_profile.h"
 #include "graph/cuda/driver_api.h"
 #include "graph/cuda/handles.h"
+#include "graph/cuda/peer_copies.h"
 #include "kernels/cuda/cuda_kernels.h"
 #include "reprise/core/schedule.h"
 #include "reprise/graph/cuda_world.h"
 
 namespace reprise::internal {
 
-// Which engines a communicator's collectives run on: NCCL's choice of kernels, or copy engines where they can.
-enum class CtaPolicy : uint8_t { kKernels, kNone };
-inline constexpr int kNumCtaPolicies = 2;
-
-class CudaRank {
+class CudaRank : public std::enable_shared_from_this<CudaRank> {
  public:
   // Streams, kernels and working memory on a device; asks nothing of the other ranks.
   // `one_host`: all ranks are on this host.
@@ -39,9 +36,8 @@ class CudaRank {
   ~CudaRank();
 
   static constexpr Lane kCommunicatingLanes[] = {Lane::kAllGather, Lane::kReduceScatter};
-  // (c) Once for each of those and each policy in use: from a new id, the same on all ranks, or from the caller's
-  // communicator.
-  absl::Status NewCommunicator(Lane lane, CtaPolicy policy, const ncclUniqueId& id);
+  // (c) Once for each of those: from a new id, the same on all ranks, or from the caller's communicator.
+  absl::Status NewCommunicator(Lane lane, const ncclUniqueId& id);
   absl::Status SplitCommunicator(Lane lane, ncclComm_t parent);
   // (c) Runs a call of NCCL's that waits for other ranks, in a thread of its own, looking at those ranks and at the
   // clock. After an error the call may go on, and what it makes is lost.
@@ -65,9 +61,16 @@ class CudaRank {
   // Those that compute functions use.
   kernels::CudaKernels& compute_kernels() const { return *lanes_[static_cast<int>(Lane::kCompute)].kernels; }
   // Null if it was not made.
-  ncclComm_t communicator(Lane lane, CtaPolicy policy) const {
-    return lanes_[static_cast<int>(lane)].communicators[static_cast<int>(policy)];
-  }
+  ncclComm_t communicator(Lane lane) const { return lanes_[static_cast<int>(lane)].communicator; }
+  // (c) The first time, for each communicating lane: flags for copies to the other ranks' memory.
+  absl::Status OpenPeerFlags();
+  const PeerFlags& peer_flags(Lane lane) const { return lanes_[static_cast<int>(lane)].peer_flags; }
+  // (c) A window on memory that ncclMemAlloc gave, in which every rank has its own. `owner` is kept while a rank that
+  // went away keeps the call waiting.
+  absl::StatusOr<ncclWindow_t> NewWindow(ncclComm_t communicator, void* address, int64_t num_bytes,
+                                         std::shared_ptr<const void> owner);
+  // Where this rank's device sees the memory of each rank in it, by rank.
+  absl::StatusOr<std::vector<std::byte*>> PeerAddresses(ncclWindow_t window);
   // Working memory of SumNorm: this rank's two sums, then those of all ranks.
   double* norm_sums() const { return norm_sums_; }
 
@@ -114,19 +117,22 @@ class CudaRank {
   struct LaneParts {
     StreamHandle stream;
     std::unique_ptr<kernels::CudaKernels> kernels;
-    std::array<ncclComm_t, kNumCtaPolicies> communicators = {};
+    ncclComm_t communicator = nullptr;
+    PeerFlags peer_flags;
   };
 
   CudaRank(int device, bool one_host, absl::Duration deadline, std::shared_ptr<Bootstrap> bootstrap)
       : device_(device), one_host_(one_host), deadline_(deadline), bootstrap_(std::move(bootstrap)) {}
   absl::Status Open(const CudaWorldOptions& options);
   absl::Status OpenLane(Lane lane, int priority);
-  absl::Status MakeCommunicator(Lane lane, CtaPolicy policy, std::function<absl::StatusOr<ncclComm_t>()> call);
+  absl::Status MakeCommunicator(Lane lane, std::function<absl::StatusOr<ncclComm_t>()> call);
   // One look at whether waiting still makes sense.
   absl::Status CheckPeers(absl::Duration waited) const;
   void Fail(const absl::Status& status);
   // Leaves all that the device may still use to it.
   void Abandon();
+  // Makes copies that wait for other ranks go on.
+  void SetPeerFlags();
   // What the launch stream runs from now on comes after what was staged.
   absl::Status EndStaging();
 
@@ -143,6 +149,9 @@ class CudaRank {
   std::array<LaneParts, kNumLanes> lanes_;
   std::vector<void*> workspaces_;
   double* norm_sums_ = nullptr;
+  uint32_t* flags_ = nullptr;  // of all communicating lanes
+  ncclWindow_t flags_window_ = nullptr;
+  StreamHandle flags_stream_;
   EventHandle waited_for_;
   // Launches that may be outstanding: enough that the device never waits for the host, and far fewer than the about
   // thousand that the driver takes before it blocks.

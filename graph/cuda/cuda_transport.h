@@ -13,15 +13,10 @@
 namespace reprise::internal {
 
 // (c) One communicator for each communicating lane; a vote after each, so that no rank is alone in the next.
-absl::Status MakeCommunicators(World& world, CudaRank& rank, CtaPolicy policy);
+absl::Status MakeCommunicators(World& world, CudaRank& rank);
 absl::Status SplitCommunicators(World& world, CudaRank& rank, ncclComm_t parent);
 
-// The communicators of a transport.
-inline CtaPolicy CtaPolicyOf(Transport transport) {
-  return transport == Transport::kCopyEngine ? CtaPolicy::kNone : CtaPolicy::kKernels;
-}
-
-// (c) Before a plan is recorded: communicators for its transport, and windows on its communicating memory, where they
+// (c) Before a plan is recorded: windows on its communicating memory, and what its transport needs beside, where they
 // were not made before. Unavailable, on every rank, if a rank cannot have that transport.
 absl::Status PrepareTransport(World& world, const std::shared_ptr<CudaRank>& rank, const Bindings& bindings);
 

@@ -236,7 +236,7 @@ absl::Status OpenWorld(CudaWorld& world, const std::shared_ptr<Bootstrap>& boots
   if (!options.tuning_file.empty()) {
     REPRISE_RETURN_IF_ERROR(internal::LoadTuning(world, world.rank(), options.tuning_file));
   }
-  if (options.parent == nullptr) return internal::MakeCommunicators(world, world.rank(), internal::CtaPolicy::kKernels);
+  if (options.parent == nullptr) return internal::MakeCommunicators(world, world.rank());
   return internal::SplitCommunicators(world, world.rank(), options.parent);
 }
 

@@ -32,6 +32,7 @@ absl::StatusOr<DriverApi> LoadDriverApi() {
   REPRISE_RETURN_IF_ERROR(LoadDriverFunction("cuGraphKernelNodeGetParams", api.graph_kernel_node_get_params));
   REPRISE_RETURN_IF_ERROR(LoadDriverFunction("cuGraphAddDependencies", api.graph_add_dependencies));
   REPRISE_RETURN_IF_ERROR(LoadDriverFunction("cuGraphRemoveDependencies", api.graph_remove_dependencies));
+  REPRISE_RETURN_IF_ERROR(LoadDriverFunction("cuStreamBatchMemOp", api.stream_batch_mem_op));
   return api;
 }
 

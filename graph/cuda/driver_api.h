@@ -1,5 +1,6 @@
-// The few driver functions that inspect graphs, looked up when a program runs: programs must start on machines without
-// a driver. The runtime's own queries answer "unknown error" for a graph with batch-memory-operation nodes.
+// The few driver functions that inspect graphs and that the runtime has no equal of, looked up when a program runs:
+// programs must start on machines without a driver. The runtime's own queries answer "unknown error" for a graph with
+// batch-memory-operation nodes.
 #ifndef REPRISE_GRAPH_CUDA_DRIVER_API_H_
 #define REPRISE_GRAPH_CUDA_DRIVER_API_H_
 
@@ -18,6 +19,7 @@ struct DriverApi {
   decltype(&cuGraphKernelNodeGetParams) graph_kernel_node_get_params = nullptr;
   decltype(&cuGraphAddDependencies) graph_add_dependencies = nullptr;
   decltype(&cuGraphRemoveDependencies) graph_remove_dependencies = nullptr;
+  decltype(&cuStreamBatchMemOp) stream_batch_mem_op = nullptr;
 };
 
 // Unavailable, naming the function, where the driver is missing or too old.

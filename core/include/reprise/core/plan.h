@@ -150,8 +150,11 @@ struct Plan {
 // Byte offset of each group of a unit in its wire gradient, then the total; groups start at multiples of
 // kBufferAlignment, frozen ones take no room.
 std::vector<int64_t> WireOffsets(const Plan& plan, UnitId unit);
-// Parts that each rank receives in a reduction: 1, or the world size where the transport exchanges all parts.
+// Parts that each rank receives in a reduction: 1, the sum of all ranks', or one of each other rank where the transport
+// exchanges them.
 int ReceivedParts(const Plan& plan, Transport transport);
+// In an exchange: which of the parts that rank `to` receives is that of rank `from`, another one. They are in order.
+inline int PlaceOfPart(int from, int to) { return from < to ? from : from - 1; }
 
 // Counts over the schedules that one step of `microbatches` runs (for a forward plan, that many replays).
 struct PlanSummary {

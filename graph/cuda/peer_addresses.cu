@@ -1,0 +1,21 @@
+#include "graph/cuda/peer_addresses.h"
+
+#include <nccl_device.h>
+
+namespace reprise::internal {
+namespace {
+
+__global__ void PeerAddresses(ncclWindow_t window, int size, void** addresses) {
+  for (int rank = threadIdx.x; rank < size; rank += blockDim.x) {
+    addresses[rank] = ncclGetLsaPointer(window, /*offset=*/0, rank);
+  }
+}
+
+}  // namespace
+
+cudaError_t LaunchPeerAddresses(cudaStream_t stream, ncclWindow_t window, int size, void** addresses) {
+  PeerAddresses<<<1, 32, 0, stream>>>(window, size, addresses);
+  return cudaGetLastError();
+}
+
+}  // namespace reprise::internal
