@@ -5,7 +5,7 @@
 namespace reprise::internal {
 namespace {
 
-// A plan of eight large units has 8192 partials: one thread would wait for memory a thousand times.
+// Of several large units, each with up to kMaxNormRanges partials, one thread would read them one after another.
 constexpr int kThreads = 1024;
 
 __global__ void __launch_bounds__(kThreads)
