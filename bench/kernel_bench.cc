@@ -18,6 +18,7 @@
 #include "benchmark/benchmark.h"
 #include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/cuda_status.h"
+#include "reprise/core/norm_ranges.h"
 #include "reprise/core/status_macros.h"
 #include "reprise/kernels/accumulate.h"
 #include "reprise/kernels/activations.h"
@@ -170,21 +171,28 @@ void BM_CopyBFloat16(benchmark::State& state) {
   });
 }
 
-// Parts in bfloat16, added to the accumulator: arguments are the accumulator's MiB and the number of parts.
+// Parts in bfloat16, added to the accumulator, in the step's last microbatch: arguments are the accumulator's MiB, the
+// number of parts and whether compute is said to run beside it, for which the larger ones take few multiprocessors.
 void BM_ReduceAccumulate(benchmark::State& state) {
   WithDevice(state, [&](Device& device) -> absl::Status {
     const int64_t count = BufferBytes(state) / 4, num_parts = state.range(1);
     REPRISE_ASSIGN_OR_RETURN(const DeviceMemory control, Device::Allocate(sizeof(ControlBlock)));
     REPRISE_ASSIGN_OR_RETURN(const DeviceMemory parts, Device::Allocate(2 * num_parts * count));
     REPRISE_ASSIGN_OR_RETURN(const DeviceMemory accumulator, Device::Allocate(4 * count));
+    REPRISE_ASSIGN_OR_RETURN(const DeviceMemory norm, Device::Allocate(8 * NormRanges(count)));
+    const ControlBlock control_values = {.microbatches = 2};
+    REPRISE_RETURN_IF_ERROR(CudaStatus(
+        cudaMemcpy(control.get(), &control_values, sizeof(control_values), cudaMemcpyHostToDevice), "cudaMemcpy"));
     return Measure(state, device, (2 * num_parts + 8) * count, [&] {
       return ReduceAccumulate(device.stream(), {.control = static_cast<ControlBlock*>(control.get()),
                                                 .position = 1,
                                                 .parts = parts.get(),
                                                 .num_parts = static_cast<int>(num_parts),
-                                                .part_stride = count,
+                                                .elements = count,
                                                 .accumulator = static_cast<float*>(accumulator.get()),
-                                                .segments = {{0, count}}});
+                                                .segments = {{0, count}},
+                                                .norm_partials = static_cast<double*>(norm.get()),
+                                                .beside_compute = state.range(2) != 0});
     });
   });
 }
@@ -299,7 +307,7 @@ BENCHMARK(BM_Gelu<float, true>)->Apply(GeluShapes);
 BENCHMARK(BM_Copy)->RangeMultiplier(4)->Range(64, 1024)->UseManualTime();
 BENCHMARK(BM_Pack)->RangeMultiplier(4)->Range(64, 1024)->UseManualTime();
 BENCHMARK(BM_CopyBFloat16)->RangeMultiplier(4)->Range(64, 1024)->UseManualTime();
-BENCHMARK(BM_ReduceAccumulate)->ArgsProduct({{64, 256, 1024}, {1, 2}})->UseManualTime();
+BENCHMARK(BM_ReduceAccumulate)->ArgsProduct({{64, 256, 1024}, {1, 2}, {0, 1}})->UseManualTime();
 BENCHMARK(BM_AdamW)->RangeMultiplier(4)->Range(64, 1024)->UseManualTime();
 
 }  // namespace

@@ -86,7 +86,6 @@ class CommandCosts {
                           [&](const ReduceScatter&) { return transfer(costs_.reduce_bytes); },
                           [&](const Accumulate&) { return memory(); },
                           [&](const RecordLoss&) { return memory(); },
-                          [&](const GradientNorm&) { return memory(); },
                           [&](const SumNorm&) { return Cost(costs_.collective_us); },
                           [&](const UpdateParameters&) { return memory(); },
                           [&](const RefreshShards&) { return memory(); },

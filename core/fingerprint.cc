@@ -124,8 +124,8 @@ class PlanHasher {
     Feed(name, storage, num_bytes, offset);
   }
   void FeedOne(const UnitBuffers& buffers) {
-    const auto& [weights, masters, accumulators, full_gradients, optimizer_states] = buffers;
-    Feed(weights, masters, accumulators, full_gradients, optimizer_states);
+    const auto& [weights, masters, accumulators, full_gradients, optimizer_states, norm_partials] = buffers;
+    Feed(weights, masters, accumulators, full_gradients, optimizer_states, norm_partials);
   }
   void FeedOne(const TensorBuffers& buffers) {
     const auto& [staging, value, kept_gradient] = buffers;
@@ -193,16 +193,12 @@ class PlanHasher {
     Feed(unit, position, slot, transport, axis);
   }
   void FeedCommand(const Accumulate& command) {
-    const auto& [unit, position, transport, mode] = command;
-    Feed(unit, position, transport, mode);
+    const auto& [unit, position, transport, mode, beside_compute] = command;
+    Feed(unit, position, transport, mode, beside_compute);
   }
   void FeedCommand(const RecordLoss& command) {
     const auto& [position] = command;
     Feed(position);
-  }
-  void FeedCommand(const GradientNorm& command) {
-    const auto& [unit] = command;
-    Feed(unit);
   }
   void FeedCommand(const SumNorm& command) {
     const auto& [axis] = command;

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/plan_buffers.h"
+#include "reprise/core/norm_ranges.h"
 #include "reprise/core/status_macros.h"
 
 namespace reprise::internal {
@@ -253,6 +254,10 @@ void GradientPlanner::ReduceAndAccumulate(UnitId unit, int position, BufferId wi
     accumulate.push_back({received, total, received_bytes[g], Access::kRead, Role::kReceived, id});
     accumulate.push_back(
         {accumulator, 0, plan_.buffer(accumulator).num_bytes, Access::kUpdate, Role::kAccumulator, id});
+    // An update, since all microbatches but the last leave what is there.
+    accumulate.push_back({plan_.norm_partials, plan_.unit_buffers[unit.value()].norm_partials[g],
+                          NormRanges(groups[g].shard_elements) * static_cast<int64_t>(sizeof(double)), Access::kUpdate,
+                          Role::kNormPartials, id});
     total += (received_bytes[g] + kBufferAlignment - 1) / kBufferAlignment * kBufferAlignment;
   }
   AddBuffer(plan_, absl::StrCat("received.", plan_.model.unit(unit).name, ".m", position), Storage::kCommunicating,

@@ -24,6 +24,18 @@ const T* FindUnit(const std::vector<T>& list, UnitId unit) {
   return found != list.end() && found->unit == unit ? &*found : nullptr;
 }
 
+bool Computes(const Command& command) {
+  return std::holds_alternative<Forward>(command) || std::holds_alternative<Backward>(command);
+}
+
+void MarkBesideCompute(std::vector<ScheduledCommand>& commands) {
+  bool computes = false;
+  for (size_t c = commands.size(); c-- > 0;) {
+    if (auto* accumulate = std::get_if<Accumulate>(&commands[c].command)) accumulate->beside_compute = computes;
+    computes = computes || Computes(commands[c].command);
+  }
+}
+
 class GraphPlanner {
  public:
   GraphPlanner(Plan& plan, const GraphInputs& inputs)
@@ -52,6 +64,7 @@ class GraphPlanner {
     schedule.name = name;
     schedule.microbatches = microbatches;
     schedule.commands = builder_.Finish();
+    MarkBesideCompute(schedule.commands);
     schedule.end = {in_.boundary.residents, in_.boundary.outstanding,
                     in_.training && plan_.options.reduce == Reduce::kOncePerStep};
     if (in_.start == GraphStart::kSteady) schedule.start = schedule.end;
@@ -320,31 +333,15 @@ void PlanStep(Plan& plan) {
   const auto whole = [&](BufferId buffer, Access access, Role role, int32_t id = -1) {
     return WholeUse(plan, buffer, access, role, id);
   };
-  // Calls `visit(unit, trainable groups)` for each unit that has some.
-  const auto for_each_trainable = [&](auto visit) {
-    for (size_t u = 0; u < plan.layout.units.size(); ++u) {
-      std::vector<int32_t> groups;
-      for (size_t g = 0; g < plan.layout.units[u].groups.size(); ++g) {
-        if (plan.layout.units[u].groups[g].trainable) groups.push_back(static_cast<int32_t>(g));
-      }
-      if (!groups.empty()) visit(UnitId(static_cast<int64_t>(u)), plan.unit_buffers[u], groups);
-    }
-  };
-  for_each_trainable([&](UnitId unit, const UnitBuffers& buffers, const std::vector<int32_t>& groups) {
-    std::vector<BufferUse> uses;
-    for (int32_t g : groups) uses.push_back(whole(buffers.accumulators[g], Access::kRead, Role::kAccumulator, g));
-    uses.push_back({plan.norm_partials, static_cast<int64_t>(unit.value() * sizeof(double)), sizeof(double),
-                    Access::kAssign, Role::kNormPartials, -1});
-    builder.Add(GradientNorm{unit}, Lane::kCompute, std::move(uses));
-  });
   builder.Add(SumNorm{AxisId(0)}, Lane::kReduceScatter,
               {whole(plan.norm_partials, Access::kRead, Role::kNormPartials),
                whole(plan.step_state, Access::kUpdate, Role::kStepState)});
-  for_each_trainable([&](UnitId unit, const UnitBuffers& buffers, const std::vector<int32_t>& groups) {
-    std::vector<BufferUse> update = {whole(plan.control, Access::kRead, Role::kControl),
-                                     whole(plan.step_state, Access::kRead, Role::kStepState)};
-    std::vector<BufferUse> refresh;
-    for (int32_t g : groups) {
+  for (size_t u = 0; u < plan.layout.units.size(); ++u) {
+    const UnitId unit(static_cast<int64_t>(u));
+    const UnitBuffers& buffers = plan.unit_buffers[u];
+    std::vector<BufferUse> update, refresh;
+    for (int32_t g = 0; g < static_cast<int32_t>(plan.layout.units[u].groups.size()); ++g) {
+      if (!plan.layout.units[u].groups[g].trainable) continue;
       update.push_back(whole(buffers.accumulators[g], Access::kRead, Role::kAccumulator, g));
       update.push_back(whole(buffers.masters[g], Access::kUpdate, Role::kMaster, g));
       for (BufferId state : buffers.optimizer_states[g]) {
@@ -354,9 +351,12 @@ void PlanStep(Plan& plan) {
       refresh.push_back(whole(buffers.masters[g], Access::kRead, Role::kMaster, g));
       refresh.push_back(whole(buffers.weights[g], Access::kAssign, Role::kShard, g));
     }
+    if (update.empty()) continue;
+    update.push_back(whole(plan.control, Access::kRead, Role::kControl));
+    update.push_back(whole(plan.step_state, Access::kRead, Role::kStepState));
     builder.Add(UpdateParameters{unit}, Lane::kCompute, std::move(update));
     if (!refresh.empty()) builder.Add(RefreshShards{unit}, Lane::kCompute, std::move(refresh));
-  });
+  }
   builder.Add(
       PublishMetrics{}, Lane::kCompute,
       {whole(plan.control, Access::kRead, Role::kControl), whole(plan.step_state, Access::kUpdate, Role::kStepState),

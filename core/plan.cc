@@ -49,7 +49,6 @@ bool IsCollective(const Command& command) {
                         [](const PackGradients&) { return false; },
                         [](const Accumulate&) { return false; },
                         [](const RecordLoss&) { return false; },
-                        [](const GradientNorm&) { return false; },
                         [](const UpdateParameters&) { return false; },
                         [](const RefreshShards&) { return false; },
                         [](const PublishMetrics&) { return false; },

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "core/persistent_buffers.h"
 #include "reprise/core/control_block.h"
+#include "reprise/core/norm_ranges.h"
 #include "reprise/core/status_macros.h"
 
 namespace reprise {
@@ -43,6 +44,7 @@ namespace {
 
 void AddTrainingBuffers(Plan& plan) {
   const Model& model = plan.model;
+  int64_t norm_bytes = 0;
   for (size_t u = 0; u < plan.layout.units.size(); ++u) {
     const std::vector<FlatGroup>& groups = plan.layout.units[u].groups;
     UnitBuffers& unit = plan.unit_buffers[u];
@@ -50,12 +52,14 @@ void AddTrainingBuffers(Plan& plan) {
       std::string suffix = model.units()[u].name;
       if (groups.size() > 1) absl::StrAppend(&suffix, ".", g);
       std::vector<BufferId>& states = unit.optimizer_states.emplace_back();
+      unit.norm_partials.push_back(norm_bytes);
       if (!groups[g].trainable) {
         unit.accumulators.emplace_back();
         unit.full_gradients.emplace_back();
         continue;
       }
       const int64_t shard_bytes = groups[g].shard_elements * SizeOf(plan.options.accumulate);
+      norm_bytes += NormRanges(groups[g].shard_elements) * static_cast<int64_t>(sizeof(double));
       unit.accumulators.push_back(
           AddBuffer(plan, absl::StrCat("accumulator.", suffix), Storage::kSession, shard_bytes));
       for (int s = 0; s < plan.options.optimizer_states; ++s) {
@@ -69,8 +73,7 @@ void AddTrainingBuffers(Plan& plan) {
     }
   }
   plan.step_state = AddBuffer(plan, "step_state", Storage::kSession, sizeof(StepState));
-  plan.norm_partials =
-      AddBuffer(plan, "norm_partials", Storage::kSession, static_cast<int64_t>(model.units().size() * sizeof(double)));
+  plan.norm_partials = AddBuffer(plan, "norm_partials", Storage::kSession, norm_bytes);
   plan.metrics = AddBuffer(plan, "metrics", Storage::kHostVisible, sizeof(MetricsRing));
 }
 

@@ -101,15 +101,15 @@ CommandFields FieldsOf(const Plan& plan, const Command& command) {
                 {unit(c.unit), microbatch(c.position), OfNumber("slot", c.slot), transport(c.transport), axis(c.axis)}};
           },
           [&](const Accumulate& c) {
-            return CommandFields{
-                "accumulate",
-                {unit(c.unit), microbatch(c.position), transport(c.transport), OfText("mode", Word(c.mode))}};
+            return CommandFields{"accumulate",
+                                 {unit(c.unit),
+                                  microbatch(c.position),
+                                  transport(c.transport),
+                                  OfText("mode", Word(c.mode)),
+                                  {"beside_compute", c.beside_compute}}};
           },
           [&](const RecordLoss& c) {
             return CommandFields{"record_loss", {microbatch(c.position)}};
-          },
-          [&](const GradientNorm& c) {
-            return CommandFields{"gradient_norm", {unit(c.unit)}};
           },
           [&](const SumNorm& c) {
             return CommandFields{"sum_norm", {axis(c.axis)}};

@@ -115,12 +115,14 @@ GraphSize LargestGraph(const Model& model, const ModelUses& uses, const ModelLay
   constexpr int64_t kBoundaryCommands = 3;                    // Begin, NextMicrobatch, End
   constexpr int64_t kMicrobatchCommands = 2;                  // StageInputs, RecordLoss
   const int64_t reduce_commands_per_unit = training ? 3 : 0;  // PackGradients, ReduceScatter, Accumulate
+  constexpr int64_t kReduceUsesPerGroup = 4;                  // what is received, twice; accumulator; partial norms
   const auto size = [](const auto& list) { return static_cast<int64_t>(list.size()); };
   int64_t groups = 0;
   for (const UnitLayout& unit : layout.units) groups = std::max(groups, size(unit.groups));
   const int64_t reduce_commands = reduce_commands_per_unit * size(model.units());
+  const int64_t reduce_uses = training ? (kReduceUsesPerGroup * groups + 1) * size(model.units()) : 0;
   GraphSize of_microbatch = {kMicrobatchCommands + reduce_commands,
-                             (groups + 1) * reduce_commands + size(model.parameters()) + 2 * size(model.tensors())};
+                             reduce_uses + size(model.parameters()) + 2 * size(model.tensors())};
   for (size_t c = 0; c < uses.calls.size(); ++c) {
     const internal::CallUses& call = uses.calls[c];
     const CallSpec& spec = model.calls()[c];

@@ -188,7 +188,6 @@ CommandForm FormOf(const Plan& plan, const Command& command) {
             return CommandForm{.lane = Lane::kReduceScatter, .unit = c.unit, .transport = c.transport};
           },
           [](const RecordLoss&) { return CommandForm{}; },
-          [](const GradientNorm& c) { return CommandForm{.unit = c.unit}; },
           [](const SumNorm& c) { return CommandForm{.lane = Lane::kReduceScatter, .axis = c.axis}; },
           [](const UpdateParameters& c) { return CommandForm{.unit = c.unit}; },
           [](const RefreshShards& c) { return CommandForm{.unit = c.unit}; },
@@ -211,6 +210,8 @@ int64_t NumIds(const Plan& plan, Role role, std::optional<UnitId> unit) {
     case Role::kMaster:
     case Role::kOptimizerState:
       return groups;
+    case Role::kNormPartials:
+      return unit ? groups : -1;
     case Role::kWire:
       return std::max(groups, parameters);
     case Role::kParameter:
@@ -227,7 +228,6 @@ int64_t NumIds(const Plan& plan, Role role, std::optional<UnitId> unit) {
     case Role::kScratch:
     case Role::kControl:
     case Role::kStepState:
-    case Role::kNormPartials:
     case Role::kMetrics:
       return -1;
   }
@@ -249,6 +249,7 @@ class ScheduleForm {
     }
     REPRISE_RETURN_IF_ERROR(CheckState(schedule_.start));
     REPRISE_RETURN_IF_ERROR(CheckState(schedule_.end));
+    REPRISE_RETURN_IF_ERROR(CheckBesideCompute());
     return CheckRedundantWaits();
   }
 
@@ -377,6 +378,20 @@ class ScheduleForm {
     }
     if (unit > previous) return absl::OkStatus();
     return absl::InternalError(absl::StrCat("a state is not sorted by unit at ", plan_.model.unit(unit).name));
+  }
+
+  absl::Status CheckBesideCompute() const {
+    bool computes = false;
+    for (size_t i = schedule_.commands.size(); i-- > 0;) {
+      const Command& command = schedule_.commands[i].command;
+      const auto* const accumulate = std::get_if<Accumulate>(&command);
+      if (accumulate != nullptr && accumulate->beside_compute != computes) {
+        return Error(CommandId(static_cast<int64_t>(i)), computes ? "is not marked as beside compute, which follows it"
+                                                                  : "is beside compute, but none follows it");
+      }
+      computes = computes || std::holds_alternative<Forward>(command) || std::holds_alternative<Backward>(command);
+    }
+    return absl::OkStatus();
   }
 
   // A wait that lane order or another wait implies costs an edge and proves nothing.

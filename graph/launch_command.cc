@@ -11,7 +11,6 @@
 #include "reprise/kernels/accumulate.h"
 #include "reprise/kernels/adamw.h"
 #include "reprise/kernels/cast.h"
-#include "reprise/kernels/norm.h"
 #include "reprise/kernels/pack.h"
 #include "reprise/kernels/sgd.h"
 #include "reprise/kernels/step.h"
@@ -92,8 +91,10 @@ class Launcher {
                                                       .wire_dtype = plan_.wire(group),
                                                       .parts = uses_.Pointer<const void>(received),
                                                       .num_parts = ReceivedParts(plan_, accumulate.transport),
-                                                      .part_stride = group.shard_elements};
+                                                      .elements = group.shard_elements,
+                                                      .beside_compute = accumulate.beside_compute};
       REPRISE_ASSIGN_OR_RETURN(arguments.accumulator, uses_.Address<float>(Role::kAccumulator, received.id));
+      REPRISE_ASSIGN_OR_RETURN(arguments.norm_partials, uses_.Address<double>(Role::kNormPartials, received.id));
       for (const ShardSegment& segment : Segments(group, bindings_.ranks[local_])) {
         if (!has_gradient_[segment.parameter.value()]) continue;
         arguments.segments.push_back({segment.shard_element, segment.num_elements});
@@ -107,17 +108,6 @@ class Launcher {
     REPRISE_ASSIGN_OR_RETURN(StepState* const step_state, uses_.Address<StepState>(Role::kStepState));
     REPRISE_ASSIGN_OR_RETURN(const float* const loss, uses_.Address<float>(Role::kOutput));
     return kernels::RecordLoss(stream_, step_state, loss);
-  }
-
-  absl::Status operator()(const GradientNorm& norm) const {
-    REPRISE_ASSIGN_OR_RETURN(double* const partial, uses_.Address<double>(Role::kNormPartials));
-    WriteMode mode = WriteMode::kAssign;
-    for (const BufferUse& accumulator : uses_.All(Role::kAccumulator)) {
-      REPRISE_RETURN_IF_ERROR(kernels::SquaredNorm(stream_, uses_.Pointer<const float>(accumulator),
-                                                   GroupAt(norm.unit, accumulator.id).shard_elements, partial, mode));
-      mode = WriteMode::kAdd;
-    }
-    return absl::OkStatus();
   }
 
   absl::Status operator()(const UpdateParameters& update) const {

@@ -191,18 +191,13 @@ absl::Status SessionCore::WarmUp() {
   auto bindings = std::make_shared<Bindings>(*bindings_);
   if (inputs_.run.check_writes) REPRISE_RETURN_IF_ERROR(CheckWritesOf(*bindings));
   std::vector<std::unique_ptr<Executable>> eager(plan().schedules.size());
-  // Once gradients are not finite a step changes nothing.
-  const auto spoil_gradients = [this]() -> absl::Status {
-    for (const UnitBuffers& unit : plan().unit_buffers) {
-      for (const BufferId buffer : unit.accumulators) {
-        if (buffer.valid()) REPRISE_RETURN_IF_ERROR(Fill(buffer, 0, plan().buffer(buffer).num_bytes, 0xff));
-      }
-    }
-    return absl::OkStatus();
-  };
   for (int schedule : {plan().first, plan().body, plan().finish, plan().step, plan().step}) {
     if (schedule < 0) continue;
-    if (schedule == plan().step) REPRISE_RETURN_IF_ERROR(spoil_gradients());
+    if (schedule == plan().step) {
+      // NaN: a step whose norm is not finite changes nothing.
+      const BufferId partials = plan().norm_partials;
+      REPRISE_RETURN_IF_ERROR(Fill(partials, 0, plan().buffer(partials).num_bytes, 0xff));
+    }
     if (eager[schedule] == nullptr) {
       REPRISE_ASSIGN_OR_RETURN(eager[schedule], RecordOne(schedule, Execution::kEager, bindings));
     }

@@ -43,7 +43,6 @@ std::optional<Communicator> CommunicatorOf(const Command& command) {
                         [](const PackGradients&) { return Result(); },
                         [](const Accumulate&) { return Result(); },
                         [](const RecordLoss&) { return Result(); },
-                        [](const GradientNorm&) { return Result(); },
                         [](const UpdateParameters&) { return Result(); },
                         [](const RefreshShards&) { return Result(); },
                         [](const PublishMetrics&) { return Result(); },

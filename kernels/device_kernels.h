@@ -105,7 +105,6 @@ class DeviceKernels {
   // Commands of a schedule.
   virtual absl::Status Pack(const PackArguments& arguments) = 0;
   virtual absl::Status ReduceAccumulate(const ReduceAccumulateArguments& arguments) = 0;
-  virtual absl::Status SquaredNorm(const float* values, int64_t count, double* result, WriteMode mode) = 0;
   virtual absl::Status AdamW(const AdamWArguments& arguments) = 0;
   virtual absl::Status Sgd(const SgdArguments& arguments) = 0;
   virtual absl::Status NextMicrobatch(ControlBlock* control, int count) = 0;

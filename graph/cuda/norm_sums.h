@@ -10,7 +10,7 @@
 
 namespace reprise::internal {
 
-// sums[0] = the sum of the partials in order, sums[1] = state->loss_sum. Device pointers.
+// sums[0] = the sum of the partials, in an order that follows from count; sums[1] = state->loss_sum. Device pointers.
 cudaError_t LaunchNormSums(cudaStream_t stream, const double* partials, int64_t count, const StepState* state,
                            double* sums);
 

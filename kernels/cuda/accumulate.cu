@@ -1,21 +1,33 @@
-// The sum of a gradient's parts, into the accumulator.
+// The sum of a gradient's parts, into the accumulator, and the squares of what it then holds.
+#include "kernels/cuda/block_sum.cuh"
 #include "kernels/cuda/elements.cuh"
+#include "reprise/core/norm_ranges.h"
 
 namespace reprise::kernels {
 namespace {
 
-constexpr int kThreads = 256;
-// Packs that a thread has in flight, of each of two parts.
-constexpr int kPacks = 2;
+// One block fills a multiprocessor: alone on an H200, 132 are as quick as blocks of 256 threads with two packs in
+// flight that fill it too (67 M elements in two bf16 parts: 0.20 ms), and 8 take 940 GB/s.
+constexpr int kThreads = 1024;
+// Packs of each of two parts that a thread has in flight; half as many where elements are twice as long.
+constexpr int kPacks = 4;
 // Elements of a pack: 16 bytes of the accumulator.
 constexpr int kPack = 4;
-constexpr int64_t kTile = int64_t{kThreads} * kPacks * kPack;
+static_assert(kNormTile == int64_t{kThreads} * kPacks * kPack);
 
-struct Tiles {
-  int num_segments;
+// Beside matrix products. On an H200, what 67 M elements in two bf16 parts add to products of 3.36 ms: 28 us with 8
+// blocks, 351 with 4 (they last into the next product), 240 with 16, 182 with 32, and with the whole GPU 186, as if it
+// ran alone. Clusters of two take whole pairs of multiprocessors, of which the products' own clusters need both.
+constexpr int kBesideBlocks = 8;
+constexpr int kBesideCluster = 2;
+// From this many elements on: 0.2 ms of 8 blocks' 940 GB/s. At 67 M few blocks win, see above; at 4 M they lose, 53 us
+// against the whole GPU's 12. This is halfway, in ratio.
+constexpr int64_t kBesideElements = int64_t{16} << 20;
+
+struct Segments {
+  int count;
   int64_t first[kMaxSegments];
-  int64_t count[kMaxSegments];
-  int64_t before[kMaxSegments + 1];  // tiles of the segments before it
+  int64_t end[kMaxSegments];
 };
 
 template <class W>
@@ -24,93 +36,178 @@ struct Arguments {
   int position;
   const W* parts;
   int num_parts;
-  int64_t part_stride;
+  int64_t elements;
   float* accumulator;
+  double* norm_partials;
+  int64_t range_elements;
+  int64_t begin, end;
 };
 
-// Elements [first, first + count), where packs of N lie at pack addresses.
-template <int N, class W>
-__device__ void AccumulateRange(const Arguments<W>& a, int64_t first, int64_t count, bool add) {
-  const int64_t packs = count / N;
-  const W* parts = a.parts + first;
-  float* accumulator = a.accumulator + first;
-  for (int64_t base = 0; base < packs; base += kThreads * kPacks) {
-    float sums[kPacks][N];
-    Pack<W, N> current[kPacks], next[kPacks];
-    Pack<float, N> old[kPacks];
-    const auto load = [&](int part, Pack<W, N>(&values)[kPacks]) {
+// What the counters say of this replay.
+struct Moment {
+  bool add;
+  bool is_last;  // of the step
+};
+
+// A pack as it was loaded. As elements of two bytes it would take a register for each.
+template <class T>
+using Words = Pack<uint32_t, kPack * sizeof(T) / sizeof(uint32_t)>;
+
+template <class T>
+__device__ float FloatAt(const Words<T>& words, int e) {
+  if constexpr (sizeof(T) == sizeof(float)) {
+    return __uint_as_float(words.elements[e]);
+  } else {
+    const uint32_t word = words.elements[e / 2];
+    return __uint_as_float(e % 2 == 0 ? word << 16 : word & 0xffff0000u);
+  }
+}
+
+__device__ double Square(float value) { return static_cast<double>(value) * value; }
+
+// `count` elements from `first` on, whole packs at pack addresses, which go to the threads in turn. Adds the squares of
+// this thread's results to `squares`.
+template <class W>
+__device__ void AccumulatePacks(const Arguments<W>& a, const Moment& moment, int64_t first, int count,
+                                double& squares) {
+  constexpr int kStep = kThreads * kPack;  // from pack to pack of a thread
+  constexpr int kInFlight = kPacks * 2 / static_cast<int>(sizeof(W));
+  const W* const parts = a.parts + first;
+  float* const accumulators = a.accumulator + first;
+  for (int begin = static_cast<int>(threadIdx.x) * kPack; begin < count; begin += kInFlight * kStep) {
+    const W* part = parts + begin;
+    float* const accumulator = accumulators + begin;
+    const auto for_each_pack = [&](const auto& body) {
 #pragma unroll
-      for (int p = 0; p < kPacks; ++p) {
-        const int64_t i = base + p * kThreads + threadIdx.x;
-        if (i < packs) values[p] = LoadPack<N>(parts + part * a.part_stride + i * N);
+      for (int p = 0; p < kInFlight; ++p) {
+        if (begin + p * kStep < count) body(p);
       }
     };
-    load(0, current);
-    if (add) {
+    // Without a value, a pack that is not there would keep its registers from round to round.
+    Words<W> even[kInFlight] = {}, odd[kInFlight] = {};
+    Words<float> old[kInFlight] = {};
+    float sums[kInFlight][kPack];
+    const auto load = [&](int n, Words<W>(&words)[kInFlight]) {
+      if (n >= a.num_parts) return;
+      for_each_pack([&](int p) { words[p] = *reinterpret_cast<const Words<W>*>(part + p * kStep); });
+      part += a.elements;
+    };
+    const auto add = [&](int n, const Words<W>(&words)[kInFlight]) {
+      if (n >= a.num_parts) return;
 #pragma unroll
-      for (int p = 0; p < kPacks; ++p) {
-        const int64_t i = base + p * kThreads + threadIdx.x;
-        if (i < packs) old[p] = LoadPack<N>(accumulator + i * N);
-      }
-    }
-    for (int part = 0; part < a.num_parts; ++part) {
-      if (part + 1 < a.num_parts) load(part + 1, next);
+      for (int p = 0; p < kInFlight; ++p) {
 #pragma unroll
-      for (int p = 0; p < kPacks; ++p) {
-#pragma unroll
-        for (int e = 0; e < N; ++e) {
-          const float value = ToFloat(current[p].elements[e]);
-          sums[p][e] = part == 0 ? value : sums[p][e] + value;
+        for (int e = 0; e < kPack; ++e) {
+          const float value = FloatAt<W>(words[p], e);
+          sums[p][e] = n == 0 ? value : sums[p][e] + value;
         }
-        current[p] = next[p];
       }
+    };
+    load(0, even);
+    load(1, odd);
+    // Last: of four packs the compiler keeps one in local memory, and waits for it.
+    if (moment.add) {
+      for_each_pack([&](int p) { old[p] = *reinterpret_cast<const Words<float>*>(accumulator + p * kStep); });
     }
+    add(0, even);
+    add(1, odd);
+#pragma unroll 1
+    for (int n = 2; n < a.num_parts; n += 2) {
+      load(n, even);
+      load(n + 1, odd);
+      add(n, even);
+      add(n + 1, odd);
+    }
+    for_each_pack([&](int p) {
+      Pack<float, kPack> result;
 #pragma unroll
-    for (int p = 0; p < kPacks; ++p) {
-      const int64_t i = base + p * kThreads + threadIdx.x;
-      if (i >= packs) continue;
-      Pack<float, N> result;
-#pragma unroll
-      for (int e = 0; e < N; ++e) result.elements[e] = add ? old[p].elements[e] + sums[p][e] : sums[p][e];
-      StorePack(accumulator + i * N, result);
+      for (int e = 0; e < kPack; ++e) {
+        result.elements[e] = moment.add ? FloatAt<float>(old[p], e) + sums[p][e] : sums[p][e];
+        if (moment.is_last) squares += Square(result.elements[e]);
+      }
+      StorePack(accumulator + p * kStep, result);
+    });
+  }
+}
+
+// Of these elements those from `done` on, wherever they lie, one by one. Each thread has those of the same packs, so
+// that its squares are added in the same order.
+template <class W>
+__device__ void AccumulateElements(const Arguments<W>& a, const Moment& moment, int64_t first, int done, int count,
+                                   double& squares) {
+  constexpr int kStep = kThreads * kPack;
+  for (int pack = done - done % kStep + static_cast<int>(threadIdx.x) * kPack; pack < count; pack += kStep) {
+    if (pack < done) continue;
+    for (int64_t i = first + pack; i < first + pack + kPack && i < first + count; ++i) {
+      float sum = ToFloat(a.parts[i]);
+      for (int part = 1; part < a.num_parts; ++part) sum += ToFloat(a.parts[part * a.elements + i]);
+      const float result = moment.add ? a.accumulator[i] + sum : sum;
+      a.accumulator[i] = result;
+      if (moment.is_last) squares += Square(result);
     }
   }
 }
 
 template <class W>
-__global__ void __launch_bounds__(kThreads, 3) AccumulateKernel(Arguments<W> a, Tiles tiles) {
-  const bool add = a.control != nullptr && a.control->microbatch + a.position != 0;
+__global__ void __launch_bounds__(kThreads) AccumulateKernel(Arguments<W> a, Segments segments) {
+  Moment moment = {.add = false, .is_last = true};
+  if (a.control != nullptr) {
+    const int64_t microbatch = a.control->microbatch + a.position;
+    moment = {.add = microbatch != 0, .is_last = microbatch + 1 == a.control->microbatches};
+  }
   int segment = 0;
-  for (int64_t tile = blockIdx.x; tile < tiles.before[tiles.num_segments]; tile += gridDim.x) {
-    while (tile >= tiles.before[segment + 1]) ++segment;
-    const int64_t begin = (tile - tiles.before[segment]) * kTile;
-    const int64_t first = tiles.first[segment] + begin;
-    const int64_t left = tiles.count[segment] - begin, count = left < kTile ? left : kTile;
-    const uint64_t addresses = reinterpret_cast<uint64_t>(a.parts + first) * (sizeof(float) / sizeof(W)) |
-                               reinterpret_cast<uint64_t>(a.accumulator + first);
-    const bool aligned =
-        addresses % sizeof(Pack<float, kPack>) == 0 && (a.num_parts == 1 || a.part_stride % kPack == 0);
-    const int64_t in_packs = aligned ? count / kPack * kPack : 0;
-    if (in_packs > 0) AccumulateRange<kPack>(a, first, in_packs, add);
-    if (in_packs < count) AccumulateRange<1>(a, first + in_packs, count - in_packs, add);
+  const int ranges = static_cast<int>((a.end + a.range_elements - 1) / a.range_elements);
+  for (int range = static_cast<int>(a.begin / a.range_elements + blockIdx.x); range < ranges; range += gridDim.x) {
+    const int64_t begin = range * a.range_elements;
+    double squares = 0;
+    while (segment < segments.count && segments.end[segment] <= begin) ++segment;
+    while (segment < segments.count && segments.first[segment] < begin + a.range_elements) {
+      const int64_t first = segments.first[segment] > begin ? segments.first[segment] : begin;
+      const int64_t left = begin + a.range_elements - first;
+      const bool ends = segments.end[segment] - first <= left;
+      const int count = static_cast<int>(ends ? segments.end[segment] - first : left);
+      const uint64_t addresses = reinterpret_cast<uint64_t>(a.parts + first) * (sizeof(float) / sizeof(W)) |
+                                 reinterpret_cast<uint64_t>(a.accumulator + first);
+      const bool aligned = addresses % sizeof(Pack<float, kPack>) == 0 && (a.num_parts == 1 || a.elements % kPack == 0);
+      const int whole = aligned ? count / kPack * kPack : 0;
+      AccumulatePacks(a, moment, first, whole, squares);
+      AccumulateElements(a, moment, first, whole, count, squares);
+      if (!ends) break;
+      ++segment;
+    }
+    if (!moment.is_last) continue;
+    squares = BlockSum(squares);
+    if (threadIdx.x != 0) continue;
+    a.norm_partials[range] = begin < a.begin ? a.norm_partials[range] + squares : squares;
   }
 }
 
 }  // namespace
 
-cudaError_t LaunchAccumulate(cudaStream_t stream, const AccumulateLaunch& arguments) {
-  Tiles tiles = {};
-  tiles.num_segments = arguments.num_segments;
-  for (int s = 0; s < arguments.num_segments; ++s) {
-    tiles.first[s] = arguments.first[s];
-    tiles.count[s] = arguments.count[s];
-    tiles.before[s + 1] = tiles.before[s] + CeilDivide(arguments.count[s], kTile);
+cudaError_t LaunchAccumulate(cudaStream_t stream, const AccumulateLaunch& launch) {
+  Segments segments = {};
+  segments.count = launch.num_segments;
+  for (int s = 0; s < launch.num_segments; ++s) {
+    segments.first[s] = launch.first[s];
+    segments.end[s] = launch.first[s] + launch.count[s];
   }
-  return WithElement(arguments.parts.element, [&](auto type) {
+  const int64_t range = NormRangeElements(launch.elements);
+  const int64_t ranges = CeilDivide(launch.end, range) - launch.begin / range;
+  const bool few = launch.beside_compute && launch.elements >= kBesideElements && ranges >= kBesideBlocks;
+  return WithElement(launch.parts.element, [&](auto type) {
     using W = decltype(type);
-    const Arguments<W> a = {arguments.control,   arguments.position,    static_cast<const W*>(arguments.parts.data),
-                            arguments.num_parts, arguments.part_stride, arguments.accumulator};
-    return Launch(stream, Blocks(tiles.before[tiles.num_segments]), kThreads, 0, AccumulateKernel<W>, a, tiles);
+    const Arguments<W> a = {launch.control,
+                            launch.position,
+                            static_cast<const W*>(launch.parts.data),
+                            launch.num_parts,
+                            launch.elements,
+                            launch.accumulator,
+                            launch.norm_partials,
+                            range,
+                            launch.begin,
+                            launch.end};
+    return LaunchClusters(stream, few ? kBesideBlocks : Blocks(ranges), few ? kBesideCluster : 1, kThreads, 0,
+                          AccumulateKernel<W>, a, segments);
   });
 }
 

@@ -141,21 +141,23 @@ class KernelsOfStream : public CudaKernels {
                                .position = a.position,
                                .parts = {a.parts, ElementOf(a.wire_dtype)},
                                .num_parts = a.num_parts,
-                               .part_stride = a.part_stride,
-                               .accumulator = a.accumulator};
-    for (size_t begin = 0; begin < a.segments.size(); begin += kMaxSegments) {
-      launch.num_segments = static_cast<int>(std::min<size_t>(kMaxSegments, a.segments.size() - begin));
-      for (int s = 0; s < launch.num_segments; ++s) {
-        launch.first[s] = a.segments[begin + s].first;
-        launch.count[s] = a.segments[begin + s].count;
+                               .elements = a.elements,
+                               .accumulator = a.accumulator,
+                               .norm_partials = a.norm_partials,
+                               .beside_compute = a.beside_compute};
+    const size_t num_segments = a.segments.size();
+    size_t next = 0;
+    do {
+      launch.begin = launch.end;
+      launch.num_segments = static_cast<int>(std::min<size_t>(kMaxSegments, num_segments - next));
+      for (int s = 0; s < launch.num_segments; ++s, ++next) {
+        launch.first[s] = a.segments[next].first;
+        launch.count[s] = a.segments[next].count;
       }
+      launch.end = next < num_segments ? a.segments[next].first : a.elements;
       REPRISE_RETURN_IF_ERROR(CudaStatus(LaunchAccumulate(stream_, launch), "ReduceAccumulate"));
-    }
+    } while (next < num_segments);
     return absl::OkStatus();
-  }
-  absl::Status SquaredNorm(const float* values, int64_t count, double* result, WriteMode mode) override {
-    return CudaStatus(LaunchSquaredNorm(stream_, values, count, result, mode == WriteMode::kAdd, Workspace<double>()),
-                      "SquaredNorm");
   }
   absl::Status AdamW(const AdamWArguments& a) override {
     return CudaStatus(LaunchAdamW(stream_, {.update = UpdateOf(a.update, a.weight_decay),
@@ -235,7 +237,7 @@ class KernelsOfStream : public CudaKernels {
   const std::unique_ptr<CudaGemm> gemm_;
 };
 
-static_assert(kMinCudaWorkspaceBytes >= std::max({kColumnSumBytes, kCrossEntropyBytes, kSquaredNormBytes}));
+static_assert(kMinCudaWorkspaceBytes >= std::max(kColumnSumBytes, kCrossEntropyBytes));
 
 }  // namespace
 

@@ -20,21 +20,19 @@ namespace reprise::kernels {
 namespace {
 
 // cuBLASLt 13.0 has about eight for a product of bf16 on an H200. For 1024 x 4096 x 1024 the third one takes 9 % less
-// time than the first, for 16384 x 4096 x 4096 the sixth 3 %.
+// time than the first.
 constexpr int kProposals = 12;
-// A product that takes all the power that the device may draw runs at a clock that follows what ran in the last tenth
-// of a second: 5.6 ms at first and 6.5 ms later for 8192 x 16384 x 16384. One that is quicker at the same clock but
-// draws more power gains nothing when it runs for long, as in training. So a first look in turns leaves out what is
-// clearly slower, and each of the others then runs by itself for longer than the clock takes to settle.
-constexpr int kLooks = 5;
-constexpr double kLookMs = 1;
-constexpr double kClearlySlower = 1.1;
-constexpr size_t kKept = 4;
-constexpr int kRounds = 3;
-constexpr double kSettleMs = 80, kRoundMs = 40;
-// Medians of equal kernels differ by 2 % from one round of measurements to the next; less is no reason to prefer a
-// later proposal to an earlier one.
-constexpr double kQuicker = 0.97;
+// A longer product draws all the power that the device may, so that its time depends on how much power a kernel needs
+// for the numbers that it gets: with the quickest for random numbers the four layers of 16384 x 16384 of step_bench
+// took 1.5 % more time than with the first proposals, those of 4096 x 16384 the same; the short ones of 1024 x 4096
+// took 9 % less. So longer ones keep the first.
+constexpr double kLongestMs = 0.1;
+// In turns, so that all run at the same clocks.
+constexpr int kRounds = 11;
+constexpr double kRoundMs = 1;
+// Medians of equal kernels differ by up to 1 % between two such measurements; less is no reason to prefer a later
+// proposal to an earlier one.
+constexpr double kQuicker = 0.98;
 constexpr int kMaxRuns = 200;  // enqueued at a time
 
 struct Free {
@@ -178,7 +176,6 @@ class Tuner {
   }
 
   absl::Status Choose(const GemmKey& key, std::vector<Candidate> candidates) const {
-    REPRISE_RETURN_IF_ERROR(Look(candidates));
     REPRISE_RETURN_IF_ERROR(Measure(candidates));
     const Candidate* best = nullptr;
     for (const Candidate& candidate : candidates) {
@@ -188,44 +185,23 @@ class Tuner {
     return absl::OkStatus();
   }
 
-  // Leaves those that can run and are not clearly slower than another, in their order.
-  absl::Status Look(std::vector<Candidate>& candidates) const {
+  // Leaves those that can run, in their order, with a sample for each round; the first of a long product.
+  absl::Status Measure(std::vector<Candidate>& candidates) const {
     std::vector<Candidate> able;
     for (Candidate& candidate : candidates) {
       if (!candidate.run().ok()) continue;  // a proposal need not be able to
       REPRISE_ASSIGN_OR_RETURN(candidate.ms, Time(candidate, 1));
+      REPRISE_ASSIGN_OR_RETURN(candidate.ms, Time(candidate, candidate.Runs(kRoundMs)));
       able.push_back(std::move(candidate));
+      if (able[0].ms > kLongestMs) break;
     }
-    for (int look = 0; look < kLooks; ++look) {
+    const int rounds = able.size() == 1 ? 1 : kRounds;
+    for (int round = 0; round < rounds; ++round) {
       for (Candidate& candidate : able) {
-        REPRISE_ASSIGN_OR_RETURN(candidate.samples.emplace_back(), Time(candidate, candidate.Runs(kLookMs)));
-      }
-    }
-    std::vector<double> medians;
-    for (Candidate& candidate : able) {
-      medians.push_back(candidate.ms = candidate.Median());
-      candidate.samples.clear();
-    }
-    std::sort(medians.begin(), medians.end());
-    candidates.clear();
-    for (Candidate& candidate : able) {
-      const double limit = std::min(kClearlySlower * medians[0], medians[std::min(kKept, medians.size()) - 1]);
-      if (candidate.ms <= limit) candidates.push_back(std::move(candidate));
-    }
-    return absl::OkStatus();
-  }
-
-  absl::Status Measure(std::vector<Candidate>& candidates) const {
-    for (int round = 0; round < kRounds; ++round) {
-      for (Candidate& candidate : candidates) {
-        for (double spent = 0; spent < kSettleMs;) {
-          const int runs = candidate.Runs(kRoundMs);
-          REPRISE_ASSIGN_OR_RETURN(const double ms, Time(candidate, runs));
-          spent += ms * runs;
-        }
         REPRISE_ASSIGN_OR_RETURN(candidate.samples.emplace_back(), Time(candidate, candidate.Runs(kRoundMs)));
       }
     }
+    candidates = std::move(able);
     return absl::OkStatus();
   }
 

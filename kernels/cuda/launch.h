@@ -91,18 +91,18 @@ struct AccumulateLaunch {
   int position;
   Source parts;
   int num_parts;
-  int64_t part_stride;
+  int64_t elements;
   float* accumulator;
+  double* norm_partials;
+  bool beside_compute;
+  // Elements [begin, end), with all their segments. Launches follow one another: a range that began before `begin` has
+  // a partial norm already, which is added to.
+  int64_t begin = 0, end = 0;
   int num_segments = 0;
   int64_t first[kMaxSegments] = {};
   int64_t count[kMaxSegments] = {};
 };
 cudaError_t LaunchAccumulate(cudaStream_t stream, const AccumulateLaunch& arguments);
-
-// Working memory of the norm.
-inline constexpr int64_t kSquaredNormBytes = 8192;
-cudaError_t LaunchSquaredNorm(cudaStream_t stream, const float* values, int64_t count, double* result, bool add,
-                              double* workspace);
 
 struct UpdateLaunch {
   const ControlBlock* control;

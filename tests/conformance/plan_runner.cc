@@ -140,6 +140,14 @@ absl::Status PlanRunner::StageInputs(const InputValue& value) {
   return absl::OkStatus();
 }
 
+absl::Status PlanRunner::Fill(BufferId buffer, uint8_t value) {
+  for (int local = 0; local < num_local(); ++local) {
+    REPRISE_RETURN_IF_ERROR(
+        world_->FillBytes(local, bindings_->addresses[local][buffer.value()], value, plan().buffer(buffer).num_bytes));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status PlanRunner::ReplayGraph(int schedule, const InputValue& inputs) {
   REPRISE_RETURN_IF_ERROR(StageInputs(inputs));
   return Replay(schedule);

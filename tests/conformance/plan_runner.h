@@ -46,6 +46,8 @@ class PlanRunner {
   // A whole step, the microbatches numbered from `first_microbatch`.
   absl::Status RunStep(int microbatches, const InputValue& inputs);
 
+  // Sets every byte of a buffer, on all local ranks.
+  absl::Status Fill(BufferId buffer, uint8_t value);
   // Waits. The bytes of a buffer on a local rank.
   absl::StatusOr<std::string> Read(int local, BufferId buffer);
   // Waits. A buffer's values of type T, which must be its dtype.

@@ -1,4 +1,4 @@
-// How many collectives a step of equal units takes: the figures that the schedule promises.
+// How many collectives a step of equal units takes: the figures that the schedule promises; and its parts of the norm.
 #include <algorithm>
 #include <set>
 #include <string>
@@ -176,6 +176,37 @@ TEST(PlanNamesTest, NoTwoBuffersHaveOneName) {
           ASSERT_TRUE(plan.ok()) << plan.status();
           std::set<std::string> names;
           for (const Buffer& buffer : plan->buffers) EXPECT_TRUE(names.insert(buffer.name).second) << buffer.name;
+        }
+      }
+    }
+  }
+}
+
+// ---- the norm ----
+
+// 131072 elements of each unit on a rank: 8 ranges.
+TEST(PlanNormTest, EachAccumulateUpdatesThePartialNormsOfItsUnit) {
+  const Model model = *StackModel(3, {512, 512}, DType::kBFloat16, 4);
+  constexpr int64_t kBytes = 8 * sizeof(double);
+  for (const PlanOptions& options :
+       {PlanOptions{}, PlanOptions{.tail = Tail::kCarried}, PlanOptions{.reduce = Reduce::kOncePerStep},
+        PlanOptions{.microbatches_per_graph = 2, .tail = Tail::kCarried}}) {
+    const absl::StatusOr<Plan> plan = PlanTraining(model, 2, options);
+    ASSERT_TRUE(plan.ok()) << plan.status();
+    EXPECT_EQ(plan->buffer(plan->norm_partials).num_bytes, 3 * kBytes);
+    for (const Schedule& schedule : plan->schedules) {
+      for (const ScheduledCommand& command : schedule.commands) {
+        const auto* accumulate = std::get_if<Accumulate>(&command.command);
+        std::vector<BufferUse> uses = command.uses;
+        std::erase_if(uses, [](const BufferUse& use) { return use.role != Role::kNormPartials; });
+        if (accumulate != nullptr) {
+          EXPECT_THAT(uses, ::testing::ElementsAre(BufferUse{plan->norm_partials, accumulate->unit.value() * kBytes,
+                                                             kBytes, Access::kUpdate, Role::kNormPartials, 0}));
+        } else if (std::holds_alternative<SumNorm>(command.command)) {
+          EXPECT_THAT(uses, ::testing::ElementsAre(
+                                BufferUse{plan->norm_partials, 0, 3 * kBytes, Access::kRead, Role::kNormPartials, -1}));
+        } else {
+          EXPECT_TRUE(uses.empty()) << Describe(*plan, command.command);
         }
       }
     }

@@ -87,6 +87,8 @@ TEST(DescribeTest, NamesWhatTheCommandWorksOn) {
             "reduce_scatter u0 microbatch -1 slot 1 copy_engine");
   EXPECT_EQ(Describe(plan, Accumulate{u, 0, Transport::kDefault, AccumulateMode::kAlwaysAssign}),
             "accumulate u0 microbatch 0 default assign");
+  EXPECT_EQ(Describe(plan, Accumulate{.unit = u, .position = 1, .beside_compute = true}),
+            "accumulate u0 microbatch 1 default by_microbatch beside_compute");
   EXPECT_EQ(Describe(plan, Begin{}), "begin");
 }
 
@@ -99,7 +101,7 @@ TEST(DescribeTest, NamesTheAxisWhereThereAreSeveral) {
 // Verify describes the commands of plans that it refuses.
 TEST(DescribeTest, ShowsIdsThatNameNothing) {
   const Plan plan = SamplePlan();
-  EXPECT_EQ(Describe(plan, GradientNorm{UnitId(7)}), "gradient_norm unit#7");
+  EXPECT_EQ(Describe(plan, UpdateParameters{UnitId(7)}), "update_parameters unit#7");
   EXPECT_EQ(Describe(plan, Backward{CallId(), 0}), "backward call#-1 microbatch 0");
 }
 

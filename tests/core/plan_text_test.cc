@@ -120,7 +120,7 @@ TEST(PlanJsonTest, SummarizesTheStep) {
                                              {"microbatches", 4},
                                              {"all_gathers", 2},
                                              {"reduce_scatters", 2},
-                                             {"commands", 11 + 11 + 7},
+                                             {"commands", 11 + 11 + 6},
                                              {"waits", 2 * 6 + 1},
                                              {"persistent_bytes", 7900},
                                              {"transient_bytes", 4800},
@@ -170,7 +170,7 @@ TEST(PlanJsonTest, WritesOneLinePerCommand) {
     ++commands;
     EXPECT_THAT(line, MatchesRegex(" *\\{\"id\":.*\\},?"));
   }
-  EXPECT_EQ(commands, 11 + 7);
+  EXPECT_EQ(commands, 11 + 6);
 }
 
 TEST(PlanJsonTest, RefusesMicrobatchesThatDoNotFillGraphs) {
@@ -222,11 +222,11 @@ struct Dot {
 
 TEST(PlanDotTest, HasACommandPerVertexAndAWaitPerEdge) {
   const Dot dot(ToDot(SamplePlan()));
-  EXPECT_EQ(dot.labels.size(), 11u + 7u);
+  EXPECT_EQ(dot.labels.size(), 11u + 6u);
   EXPECT_EQ(dot.labels.at("s0_3"), "#3 all_gather u0 slot 1");
   EXPECT_EQ(dot.waits.size(), 6u + 1u);
-  // Chains: in body 8 compute, 1 gather and 2 reduction commands; in step 6 and 1.
-  EXPECT_EQ(dot.order.size(), 7u + 0u + 1u + 5u + 0u);
+  // Chains: in body 8 compute, 1 gather and 2 reduction commands; in step 5 and 1.
+  EXPECT_EQ(dot.order.size(), 7u + 0u + 1u + 4u + 0u);
   for (const auto* edges : {&dot.waits, &dot.order}) {
     for (const Edge& edge : *edges) EXPECT_TRUE(dot.labels.count(edge.from) && dot.labels.count(edge.to));
   }
@@ -251,8 +251,8 @@ TEST(PlanDotTest, QuotesNames) {
   Plan plan = SamplePlan();
   plan.model = SampleModel("a\"];\\n}");
   const Dot dot(ToDot(plan));
-  EXPECT_EQ(dot.labels.size(), 18u);
-  EXPECT_EQ(dot.labels.at("s1_1"), R"(#1 gradient_norm a\"];\\n})");
+  EXPECT_EQ(dot.labels.size(), 17u);
+  EXPECT_EQ(dot.labels.at("s1_2"), R"(#2 update_parameters a\"];\\n})");
 }
 
 }  // namespace

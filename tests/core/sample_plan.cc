@@ -47,8 +47,7 @@ Schedule SampleStep() {
   Schedule step;
   step.name = "step";
   step.commands = {{Begin{}},
-                   {GradientNorm{kUnit}},
-                   {SumNorm{AxisId(0)}, Lane::kReduceScatter, {}, {{CommandId(1), WaitReason::kData}}},
+                   {SumNorm{AxisId(0)}, Lane::kReduceScatter, {}, {{CommandId(0), WaitReason::kFork}}},
                    {UpdateParameters{kUnit}},
                    {RefreshShards{kUnit}},
                    {PublishMetrics{}},
@@ -85,7 +84,7 @@ Plan SamplePlan() {
                   {"gathered.u0", Storage::kCommunicating, 256, 512},
                   {"x", Storage::kLocal, 16, 0},
                   {"x", Storage::kLocal, 4, 256}};
-  plan.unit_buffers = {{{kWeights}, {BufferId(1)}, {BufferId(2)}, {BufferId(3)}, {{BufferId(1), BufferId(2)}}}};
+  plan.unit_buffers = {{{kWeights}, {BufferId(1)}, {BufferId(2)}, {BufferId(3)}, {{BufferId(1), BufferId(2)}}, {8}}};
   plan.tensor_buffers = {{BufferId(0), BufferId(1), BufferId(2)}, {}};
   plan.control = BufferId(0);
   plan.step_state = BufferId(1);

@@ -132,7 +132,9 @@ class Mutation {
   }
   void One(Axis& a) { Each(a.size); }
   void One(Buffer& b) { Each(b.storage, b.num_bytes, b.offset); }
-  void One(UnitBuffers& b) { Each(b.weights, b.masters, b.accumulators, b.full_gradients, b.optimizer_states); }
+  void One(UnitBuffers& b) {
+    Each(b.weights, b.masters, b.accumulators, b.full_gradients, b.optimizer_states, b.norm_partials);
+  }
   void One(TensorBuffers& b) { Each(b.staging, b.value, b.kept_gradient); }
   void One(Schedule& s) { Each(s.microbatches, s.commands, s.start, s.end); }
   void One(ScheduleState& s) { Each(s.residents, s.outstanding, s.gradients); }
@@ -150,9 +152,8 @@ class Mutation {
   void OfCommand(Backward& c) { Each(c.call, c.position); }
   void OfCommand(PackGradients& c) { Each(c.unit, c.position); }
   void OfCommand(ReduceScatter& c) { Each(c.unit, c.position, c.slot, c.transport, c.axis); }
-  void OfCommand(Accumulate& c) { Each(c.unit, c.position, c.transport, c.mode); }
+  void OfCommand(Accumulate& c) { Each(c.unit, c.position, c.transport, c.mode, c.beside_compute); }
   void OfCommand(RecordLoss& c) { Each(c.position); }
-  void OfCommand(GradientNorm& c) { Each(c.unit); }
   void OfCommand(SumNorm& c) { Each(c.axis); }
   void OfCommand(UpdateParameters& c) { Each(c.unit); }
   void OfCommand(RefreshShards& c) { Each(c.unit); }

@@ -46,7 +46,8 @@ inline TwoUnits TwoUnitPlan() {
             {read(g1, kParameter), read(a0, kSaved), assign(wire1, kParameterGradient), assign(da0, kInputGradient)});
   b.Command(ReduceScatter{u1, 0, 0, Transport::kDefault, axis}, Lane::kReduceScatter,
             {read(wire1, kWire), assign(received1, kReceived)}, {Data(5)});
-  b.Command(Accumulate{u1}, Lane::kReduceScatter, {read(received1, kReceived), update(acc1, kAccumulator)});
+  b.Command(Accumulate{.unit = u1, .beside_compute = true}, Lane::kReduceScatter,
+            {read(received1, kReceived), update(acc1, kAccumulator)});
   b.Command(AllGather{u0, 0, axis}, Lane::kAllGather, {read(w0, kShard), assign(g0b, kGathered)}, {Order(5)});
   b.Command(Backward{c0}, Lane::kCompute,
             {read(g0b, kParameter), read(da0, kOutputGradient), assign(wire0, kParameterGradient)},
@@ -58,9 +59,8 @@ inline TwoUnits TwoUnitPlan() {
 
   b.Start("step", 0);
   b.Command(Begin{}, Lane::kCompute);
-  b.Command(GradientNorm{u0}, Lane::kCompute, {read(acc0, kAccumulator), assign(norm, kNormPartials)});
-  b.Command(SumNorm{axis}, Lane::kReduceScatter, {update(norm, kNormPartials)}, {Data(1)});
-  b.Command(UpdateParameters{u0}, Lane::kCompute, {read(norm, kNormPartials), update(m0, kMaster)}, {Data(2)});
+  b.Command(SumNorm{axis}, Lane::kReduceScatter, {update(norm, kNormPartials)}, {Fork(0)});
+  b.Command(UpdateParameters{u0}, Lane::kCompute, {read(norm, kNormPartials), update(m0, kMaster)}, {Data(1)});
   b.Command(RefreshShards{u0}, Lane::kCompute, {read(m0, kMaster), assign(w0, kShard)});
   b.Command(End{}, Lane::kCompute);
   b.plan().step = 1;
@@ -103,7 +103,7 @@ struct OneUnitParts {
   void AddReduction(int position, std::vector<Wait> waits) {
     b.Command(ReduceScatter{u0, position, 0, Transport::kDefault, axis}, Lane::kReduceScatter,
               {Read(wire0, Role::kWire), Assign(received0, Role::kReceived)}, std::move(waits));
-    b.Command(Accumulate{u0}, Lane::kReduceScatter,
+    b.Command(Accumulate{.unit = u0, .position = position, .beside_compute = position < 0}, Lane::kReduceScatter,
               {Read(received0, Role::kReceived), Update(acc0, Role::kAccumulator)});
   }
   void AddStep() {

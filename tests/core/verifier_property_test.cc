@@ -101,6 +101,12 @@ Plan RandomPlan(std::mt19937& random) {
     }
   }
   b.Command(End{}, Lane::kCompute);
+  bool computes = false;
+  for (size_t c = schedule.commands.size(); c-- > 0;) {
+    Command& command = schedule.commands[c].command;
+    if (auto* accumulate = std::get_if<Accumulate>(&command)) accumulate->beside_compute = computes;
+    computes = computes || std::holds_alternative<Backward>(command);
+  }
   AddWaits(schedule.commands, 2 + int(random() % 8), random);
   return b.Build();
 }

@@ -195,6 +195,12 @@ std::vector<Mistake> FormMistakes() {
              At(t.plan, 0, 12).waits = {Join(8), Join(11)};
            }),
            {"#12 ", "#8 ", "implies"}),
+      form("NotMarkedAsBesideCompute",
+           Two([](TwoUnits& t) { std::get<Accumulate>(At(t.plan, 0, 7).command).beside_compute = false; }),
+           {"#7 ", "not marked as beside compute"}),
+      form("BesideNoCompute",
+           Two([](TwoUnits& t) { std::get<Accumulate>(At(t.plan, 0, 11).command).beside_compute = true; }),
+           {"#11 ", "none follows"}),
       Mistake{"ResidentInNoSlot",
               Carried([](OneUnit& o) { o.plan.schedules[0].end.residents[0].slot = 1; }),
               Check::kForm,

@@ -62,6 +62,12 @@ void RunCheckedStep(const ChainTraining& training, int64_t step, const StepValue
   ASSERT_EQ(metrics.size(), 1u);
   done.metrics = metrics[0];
   EXPECT_NEAR(done.metrics.loss, want.loss.value, want.loss.error);
+  double squares = 0;
+  for (const std::vector<float>& gradient : done.gradients) {
+    for (const float value : gradient) squares += static_cast<double>(value) * value;
+  }
+  // Each gradient read is rounded once by its division, the norm once more.
+  EXPECT_NEAR(done.metrics.gradient_norm, std::sqrt(squares), 2 * 0x1p-24 * std::sqrt(squares));
 }
 
 void ExpectSgdUpdate(const ChainStep& step, float learning_rate) {

@@ -28,8 +28,9 @@ struct ChainStep {
   std::vector<std::vector<float>> before, gradients, after;
   StepMetrics metrics;
 };
-// A whole step. Fails the test unless its loss and its gradients are the oracle's for the masters that training has at
-// that moment, so that errors do not add up over steps. To be called in ASSERT_NO_FATAL_FAILURE.
+// A whole step. Fails the test unless its loss and its gradients are the oracle's, and its norm the gradients', for the
+// masters that training has at that moment, so that errors do not add up over steps. To be called in
+// ASSERT_NO_FATAL_FAILURE.
 void RunCheckedStep(const ChainTraining& training, int64_t step, const StepValues& values, ChainStep& done);
 // after = before - learning rate * gradient, which rounds twice; a parameter without a gradient keeps its bits.
 void ExpectSgdUpdate(const ChainStep& step, float learning_rate);

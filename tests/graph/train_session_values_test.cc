@@ -71,6 +71,8 @@ TEST(TrainSessionExactTest, ValuesOfEachStepReachTheReplay) {
       want -= rate * static_cast<float>(microbatches - 1);
       REPRISE_ASSERT_OK_AND_ASSIGN(const std::vector<float> w, trained.parameters->Read("w"));
       EXPECT_EQ(w, std::vector<float>(5, want));
+      EXPECT_FLOAT_EQ(trained.session->PollMetrics().at(0).gradient_norm,
+                      static_cast<float>(microbatches - 1) * std::sqrt(5.0f));
     }
   }
 }
@@ -102,6 +104,25 @@ TEST(TrainSessionExactTest, NonFiniteGradientsSkipTheUpdateAndDoNotLeak) {
   EXPECT_FALSE(metrics[1].skipped);
 }
 
+TEST(TrainSessionExactTest, TheNormOfDiscardedGradientsDoesNotLeak) {
+  const Dot dot = MakeDot({.with_others = true});
+  for (const Tail tail : {Tail::kInGraph, Tail::kCarried}) {
+    REPRISE_ASSERT_OK_AND_ASSIGN(
+        const DotTraining trained,
+        StartTraining(MakeWorld(2), dot, {.run = {.plan = {.tail = tail}}, .optimizer = Sgd{}}));
+    ASSERT_THAT(RunMicrobatches(trained, {.microbatches = 2}, [](int, int) { return std::nanf(""); }), IsOk());
+    ASSERT_THAT(trained.session->DiscardGradients(), IsOk());
+    for (const int microbatches : {3, 1}) {
+      ASSERT_THAT(RunMicrobatches(trained, {.microbatches = microbatches}, [](int, int) { return 2.0f; }), IsOk());
+      ASSERT_THAT(trained.session->EndStep(), IsOk());
+      const std::vector<StepMetrics> metrics = trained.session->PollMetrics();
+      ASSERT_EQ(metrics.size(), 1u);
+      EXPECT_FALSE(metrics[0].skipped);
+      EXPECT_FLOAT_EQ(metrics[0].gradient_norm, 2 * std::sqrt(5.0f));
+    }
+  }
+}
+
 TEST(TrainSessionExactTest, FrozenAndUnusedParametersStay) {
   const Dot dot = MakeDot({.with_others = true});
   REPRISE_ASSERT_OK_AND_ASSIGN(const DotTraining trained,
@@ -110,6 +131,7 @@ TEST(TrainSessionExactTest, FrozenAndUnusedParametersStay) {
   REPRISE_ASSERT_OK_AND_ASSIGN(const std::vector<float> gradient, trained.session->ReadGradient("unused"));
   EXPECT_EQ(gradient, std::vector<float>(7, 0.0f));
   ASSERT_THAT(trained.session->EndStep(), IsOk());
+  EXPECT_FLOAT_EQ(trained.session->PollMetrics().at(0).gradient_norm, 2 * std::sqrt(5.0f)) << "that of w alone";
   REPRISE_ASSERT_OK_AND_ASSIGN(const auto all, ReadAll(*trained.parameters));
   EXPECT_EQ(all, (std::vector<std::vector<float>>{std::vector<float>(5, 0.0f), std::vector<float>(3, 1.0f),
                                                   std::vector<float>(7, 1.0f)}));

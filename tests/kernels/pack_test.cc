@@ -1,8 +1,7 @@
-// Pack, Cast and SquaredNorm.
+// Pack and Cast.
 #include "reprise/kernels/pack.h"
 
 #include "reprise/kernels/cast.h"
-#include "reprise/kernels/norm.h"
 #include "tests/kernels/kernel_testing.h"
 
 namespace reprise::kernels {
@@ -80,27 +79,6 @@ TEST(PackShapeTest, RefusesArgumentsThatDoNotFit) {
   ExpectInvalid(Pack(HostStream(), arguments), {"wire_element: -1"});
   ExpectInvalid(Cast(HostStream(), DType::kUInt8, &value, DType::kFloat32, &value, 1), {"Cast", "from_dtype"});
   ExpectInvalid(Cast(HostStream(), DType::kFloat32, nullptr, DType::kFloat32, &value, 1), {"from is empty"});
-}
-
-TEST(SquaredNormTest, SumsSquaresInDouble) {
-  for (const int64_t count : {0, 1, 7, 8, 63, 65, 32768, 100003}) {
-    const Tensor<float> values = Random<float>({count}, 1, 100);
-    double result = -1, want = 0;
-    for (double v : values.values()) want += v * v;
-    ASSERT_EQ(SquaredNorm(HostStream(), values.data.data(), count, &result), absl::OkStatus());
-    EXPECT_NEAR(result, want, count * 0x1p-53 * want);
-  }
-}
-
-TEST(SquaredNormTest, SumsWhatFloatCannot) {
-  Tensor<float> values({100001}, 1);
-  values.data[0] = 1e25f;  // its square overflows float
-  double result = 0;
-  ASSERT_EQ(SquaredNorm(HostStream(), values.data.data(), 100001, &result), absl::OkStatus());
-  EXPECT_EQ(result, static_cast<double>(1e25f) * 1e25f);
-  values.data[100000] = std::numeric_limits<float>::infinity();
-  ASSERT_EQ(SquaredNorm(HostStream(), values.data.data(), 100001, &result), absl::OkStatus());
-  EXPECT_FALSE(std::isfinite(result));
 }
 
 }  // namespace

@@ -2,6 +2,8 @@
 #include <cstring>
 
 #include "kernels/parallel.h"
+#include "reprise/core/norm_ranges.h"
+#include "reprise/kernels/accumulate.h"
 #include "reprise/kernels/activations.h"
 #include "reprise/kernels/adamw.h"
 #include "reprise/kernels/attention.h"
@@ -9,7 +11,6 @@
 #include "reprise/kernels/cross_entropy.h"
 #include "reprise/kernels/embedding.h"
 #include "reprise/kernels/linear.h"
-#include "reprise/kernels/norm.h"
 #include "reprise/kernels/rms_norm.h"
 #include "tests/kernels/kernel_testing.h"
 
@@ -107,14 +108,24 @@ TYPED_TEST(ThreadIndependenceTest, Attention) {
   });
 }
 
-TEST(StepThreadIndependenceTest, NormAndUpdate) {
+TEST(StepThreadIndependenceTest, AccumulateAndUpdate) {
   constexpr int64_t kCount = 200003;
-  const Tensor<float> sum = Random<float>({kCount}, 1);
+  const Tensor<float> parts = Random<float>({2, kCount}, 1);
   const ControlBlock control = {.learning_rate = 0.01f, .gradient_divisor = 3};
   ExpectThreadsDoNotMatter([&] {
     Tensor<float> master = Random<float>({kCount}, 2), m({kCount}, 0), v({kCount}, 0);
-    StepState state = {.optimizer_steps = 1};
-    EXPECT_EQ(SquaredNorm(HostStream(), sum.data.data(), kCount, &state.norm_squared), absl::OkStatus());
+    Tensor<float> sum({kCount});
+    std::vector<double> norm(NormRanges(kCount));
+    EXPECT_EQ(ReduceAccumulate(HostStream(), {.control = &control,
+                                              .wire_dtype = DType::kFloat32,
+                                              .parts = parts.data.data(),
+                                              .num_parts = 2,
+                                              .elements = kCount,
+                                              .accumulator = sum.data.data(),
+                                              .segments = {{0, 70001}, {70016, kCount - 70016}},
+                                              .norm_partials = norm.data()}),
+              absl::OkStatus());
+    const StepState state = {.norm_squared = norm.back(), .optimizer_steps = 1};
     EXPECT_EQ(AdamW(HostStream(), {.update = {.control = &control,
                                               .step_state = &state,
                                               .clip_norm = 0.5f,
@@ -124,7 +135,7 @@ TEST(StepThreadIndependenceTest, NormAndUpdate) {
                                    .first_moment = m.data.data(),
                                    .second_moment = v.data.data()}),
               absl::OkStatus());
-    return Bytes(master, m, v) + std::string(reinterpret_cast<const char*>(&state.norm_squared), sizeof(double));
+    return Bytes(master, m, v) + std::string(reinterpret_cast<const char*>(norm.data()), norm.size() * sizeof(double));
   });
 }
 

@@ -54,8 +54,9 @@ class Ranks {
     for (int r = 0; r < size(); ++r) Capture(r);
   }
 
-  // Rank r's source gets a byte for each part, and goes to the others; what r received is read afterwards.
-  void Run(int r, int replay, std::string* received) {
+  // Rank r's source gets a byte for each part, and goes to the others; what r received is read afterwards, into pinned
+  // memory: a copy to other memory would keep the host from starting the other ranks.
+  void Run(int r, int replay, char* received) {
     Rank& rank = ranks_[static_cast<size_t>(r)];
     for (int part = 0; part < size(); ++part) {
       ASSERT_CUDA(cudaMemsetAsync(rank.source + kPart * static_cast<size_t>(part), Byte(replay, r, part), kPart,
@@ -82,6 +83,7 @@ class Ranks {
   }
 
   int size() const { return static_cast<int>(ranks_.size()); }
+  size_t num_bytes() const { return kPart * ranks_.size(); }  // that a rank receives
   cudaStream_t stream(int r) const { return ranks_[static_cast<size_t>(r)].stream.get(); }
   uint32_t* flags(int r) const { return ranks_[static_cast<size_t>(r)].flags; }
   std::byte* received(int r) const { return ranks_[static_cast<size_t>(r)].received; }
@@ -134,23 +136,29 @@ TEST_P(PeerCopiesTest, EveryReplayBringsItsOwnBytes) {
   Ranks ranks(GetParam());
   ASSERT_NO_FATAL_FAILURE(ranks.Open());
   std::mt19937 random(static_cast<unsigned>(GetParam()));
-  std::vector<std::vector<std::string>> received(static_cast<size_t>(ranks.size()), std::vector<std::string>(kReplays));
+  const size_t num_bytes = ranks.num_bytes();
+  void* pinned = nullptr;
+  ASSERT_CUDA(cudaMallocHost(&pinned, num_bytes * static_cast<size_t>(ranks.size() * kReplays)));
+  const auto received = [&](int r, int replay) {
+    return static_cast<char*>(pinned) + num_bytes * static_cast<size_t>(r * kReplays + replay);
+  };
   for (int replay = 0; replay < kReplays; ++replay) {
     std::vector<int> order;
     for (int r = 0; r < ranks.size(); ++r) order.push_back(r);
     std::shuffle(order.begin(), order.end(), random);
     for (const int r : order) {
       ASSERT_NO_FATAL_FAILURE(ranks.Delay(r, static_cast<int>(random() % 3)));
-      ASSERT_NO_FATAL_FAILURE(ranks.Run(r, replay, &received[static_cast<size_t>(r)][static_cast<size_t>(replay)]));
+      ASSERT_NO_FATAL_FAILURE(ranks.Run(r, replay, received(r, replay)));
     }
   }
   ASSERT_CUDA(cudaDeviceSynchronize());
   for (int r = 0; r < ranks.size(); ++r) {
     for (int replay = 0; replay < kReplays; ++replay) {
-      EXPECT_TRUE(received[static_cast<size_t>(r)][static_cast<size_t>(replay)] == ranks.Expected(r, replay))
+      EXPECT_TRUE(std::string(received(r, replay), num_bytes) == ranks.Expected(r, replay))
           << "rank " << r << ", replay " << replay;
     }
   }
+  ASSERT_CUDA(cudaFreeHost(pinned));
 }
 
 TEST(PeerCopiesOrderTest, NothingIsWrittenBeforeItsOwnerIsThere) {
@@ -163,8 +171,9 @@ TEST(PeerCopiesOrderTest, NothingIsWrittenBeforeItsOwnerIsThere) {
   ASSERT_CUDA(cudaMemcpyAsync(bytes.data(), ranks.received(0), bytes.size(), cudaMemcpyDeviceToHost, ranks.stream(0)));
   ASSERT_CUDA(cudaStreamSynchronize(ranks.stream(0)));
   EXPECT_TRUE(bytes == std::string(bytes.size(), static_cast<char>(Ranks::kNothing)));
-  ASSERT_NO_FATAL_FAILURE(ranks.Run(0, 5, &bytes));
+  ASSERT_NO_FATAL_FAILURE(ranks.Run(0, 5, nullptr));
   ASSERT_CUDA(cudaDeviceSynchronize());
+  ASSERT_CUDA(cudaMemcpy(bytes.data(), ranks.received(0), bytes.size(), cudaMemcpyDeviceToHost));
   EXPECT_TRUE(bytes == ranks.Expected(0, 5));
 }
 

@@ -46,12 +46,6 @@ TEST_P(FoundingTest, NanInPaddingReachesNothing) {
       for (int64_t step = 0; step < 3; ++step) {
         ChainStep done;
         ASSERT_NO_FATAL_FAILURE(RunCheckedStep(training, step, {.learning_rate = 0.125f, .microbatches = 2}, done));
-        double squares = 0;
-        for (const std::vector<float>& gradient : done.gradients) {
-          for (const float value : gradient) squares += static_cast<double>(value) * value;
-        }
-        // Each gradient read is rounded once by its division, the norm once more.
-        EXPECT_NEAR(done.metrics.gradient_norm, std::sqrt(squares), 2 * 0x1p-24 * std::sqrt(squares));
         EXPECT_GT(done.metrics.gradient_norm, *options.clip_norm);
         EXPECT_FALSE(done.metrics.skipped);
       }

@@ -1,12 +1,12 @@
-// Pack, ReduceAccumulate, SquaredNorm and the step commands.
+// Pack, ReduceAccumulate and the step commands.
 #include <atomic>
 #include <bit>
 #include <cmath>
 #include <limits>
 
 #include "absl/strings/str_cat.h"
+#include "reprise/core/norm_ranges.h"
 #include "reprise/kernels/accumulate.h"
-#include "reprise/kernels/norm.h"
 #include "reprise/kernels/pack.h"
 #include "reprise/kernels/step.h"
 #include "tests/kernels/cuda/device.h"
@@ -52,96 +52,171 @@ TEST_F(CudaCommandsTest, PackEqualsTheHostBitForBit) {
   }
 }
 
+// Segments of an accumulator of `elements`, the microbatch of a step of three, and whether compute runs beside it.
+struct AccumulateCase {
+  std::vector<Segment> segments;
+  int64_t elements = 0;
+  int num_parts = 1;
+  int64_t microbatch = 0;
+  AccumulateMode mode = AccumulateMode::kByMicrobatch;
+  bool beside_compute = false;
+};
+
+// The parts and the old sum are whole multiples of 1/64 up to 4: squares of their sums have exact sums in any order, so
+// that partial norms too equal the host's bit for bit.
 template <class W>
-void ExpectAccumulateEqual(int num_parts, const std::vector<Segment>& segments, int64_t part_stride, int64_t microbatch,
-                           AccumulateMode mode) {
-  int64_t end = 0;
-  for (const Segment& s : segments) end = std::max(end, s.first + s.count);
-  Twin twin(absl::StrCat("ReduceAccumulate of ", num_parts, " parts of ", segments.size(), " segments up to ", end,
-                         ", ", std::string(Name(DTypeOf<W>::value)), ", microbatch ", microbatch));
-  const Operand control = twin.Struct(ControlBlock{.microbatch = microbatch});
+void ExpectAccumulateEqual(const AccumulateCase& c) {
+  Twin twin(absl::StrCat("ReduceAccumulate of ", c.num_parts, " parts of ", c.segments.size(), " segments of ",
+                         c.elements, ", ", std::string(Name(DTypeOf<W>::value)), ", microbatch ", c.microbatch,
+                         ", beside compute ", c.beside_compute));
+  const Operand control = twin.Struct(ControlBlock{.microbatches = 3, .microbatch = c.microbatch});
   // Padding between segments is NaN, in the parts as in the accumulator.
-  Tensor<W> part_values({num_parts, part_stride});
-  Tensor<float> old({part_stride});
-  const Tensor<W> random = Random<W>(part_values.shape, 1);
-  for (const Segment& s : segments) {
+  Tensor<W> part_values({c.num_parts, c.elements});
+  Tensor<float> old({c.elements});
+  const bool adds = c.microbatch != 0 && c.mode == AccumulateMode::kByMicrobatch;
+  for (const Segment& s : c.segments) {
     for (int64_t i = s.first; i < s.first + s.count; ++i) {
-      for (int p = 0; p < num_parts; ++p) part_values.data[p * part_stride + i] = random.data[p * part_stride + i];
-      if (microbatch != 0 && mode == AccumulateMode::kByMicrobatch) old.data[i] = static_cast<float>(i % 13);
+      for (int p = 0; p < c.num_parts; ++p) {
+        const float value = static_cast<float>((i * 31 + p * 17 + i / 61) % 129 - 64) / 64;
+        part_values.data[p * c.elements + i] = static_cast<W>(value);
+      }
+      if (adds) old.data[i] = static_cast<float>(i % 13) / 4;
     }
   }
-  const Operand parts = twin.Input(part_values), accumulator = twin.Update(old);
+  const Operand parts = twin.Input(part_values);
+  const Operand norm = twin.Structs(std::vector<double>(NormRanges(c.elements), -1));
+  const Operand accumulator = twin.Update(old);
   twin.Run([&](Stream s, const Memory& m) {
     return ReduceAccumulate(s, {.control = m.data<ControlBlock>(control),
-                                .mode = mode,
+                                .mode = c.mode,
                                 .wire_dtype = DTypeOf<W>::value,
                                 .parts = m.data<W>(parts),
-                                .num_parts = num_parts,
-                                .part_stride = part_stride,
+                                .num_parts = c.num_parts,
+                                .elements = c.elements,
                                 .accumulator = m.data<float>(accumulator),
-                                .segments = segments});
+                                .segments = c.segments,
+                                .norm_partials = m.data<double>(norm),
+                                .beside_compute = c.beside_compute});
   });
 }
 
 TEST_F(CudaCommandsTest, ReduceAccumulateEqualsTheHostBitForBit) {
-  std::vector<Segment> many;
+  std::vector<Segment> many, across;
   for (int64_t i = 0; i < 150; ++i) many.push_back({i * 96 + i % 3, i % 64});
+  // More than one launch takes, with launches that end within ranges.
+  for (int64_t i = 0; i < 150; ++i) across.push_back({i * 700 + i % 5, 690});
   const std::vector<std::vector<Segment>> lists = {{},
                                                    {{0, 0}},
                                                    {{0, 1}},
                                                    {{64, 4096}},
                                                    {{0, 4097}, {4160, 70001}},
                                                    {{1, 3}, {64, 1}, {70, 0}, {100, 4000}, {8192, 9000}},
+                                                   {{kNormTile, kNormTile}, {3 * kNormTile - 1, 2}},
                                                    many,
+                                                   across,
                                                    {{0, kLargeCount}}};
   for (const auto& segments : lists) {
-    int64_t end = 0;
-    for (const Segment& s : segments) end = std::max(end, s.first + s.count);
+    const int64_t end = segments.empty() ? 0 : segments.back().first + segments.back().count;
     for (const int num_parts : {1, 2, 3, 8}) {
       if (end == kLargeCount && num_parts > 2) continue;
-      for (const int64_t stride : {(end + 63) / 64 * 64, end + 1}) {
-        for (const int64_t microbatch : {0, 2}) {
-          ExpectAccumulateEqual<float>(num_parts, segments, stride, microbatch, AccumulateMode::kByMicrobatch);
-          ExpectAccumulateEqual<BFloat16>(num_parts, segments, stride, microbatch, AccumulateMode::kByMicrobatch);
+      for (const int64_t elements : {(end + 63) / 64 * 64 + 64, end + 1}) {
+        for (const int64_t microbatch : {0, 1, 2}) {
+          const AccumulateCase c = {segments, elements, num_parts, microbatch};
+          ExpectAccumulateEqual<float>(c);
+          ExpectAccumulateEqual<BFloat16>(c);
         }
       }
     }
   }
-  ExpectAccumulateEqual<BFloat16>(2, {{0, 100}}, 128, 3, AccumulateMode::kAlwaysAssign);
+  ExpectAccumulateEqual<BFloat16>({{{0, 100}}, 128, 2, 1, AccumulateMode::kAlwaysAssign});
 }
 
-// Multiples of 1/64 up to 1: their squares have exact sums, in any order.
-TEST_F(CudaCommandsTest, SquaredNormEqualsTheHostWhereSumsAreExact) {
-  std::vector<int64_t> counts(std::begin(kCounts), std::end(kCounts));
-  counts.insert(counts.end(), {kLargeCount, 20 * kLargeCount});
-  for (const int64_t count : counts) {
-    Tensor<float> values = Random<float>({count}, 1);
-    for (float& value : values.data) value = std::round(value * 64) / 64;
-    ForEachMode([&](WriteMode mode) {
-      Twin twin(absl::StrCat("SquaredNorm of ", count, ", ", NameOf(mode)));
-      const Operand x = twin.Input(values), result = twin.Struct(mode == WriteMode::kAdd ? 2.5 : std::nan(""));
-      twin.Run([&](Stream s, const Memory& m) {
-        return SquaredNorm(s, m.data<float>(x), count, m.data<double>(result), mode);
-      });
-    });
+// Enough elements that a launch beside compute takes few blocks.
+TEST_F(CudaCommandsTest, ReduceAccumulateDoesNotDependOnComputeBesideIt) {
+  constexpr int64_t kElements = (int64_t{20} << 20) + 128;
+  const std::vector<Segment> segments = {{0, kElements / 2 - 3}, {kElements / 2, kElements / 2 - 5}};
+  for (const bool beside_compute : {false, true}) {
+    ExpectAccumulateEqual<BFloat16>({.segments = segments,
+                                     .elements = kElements,
+                                     .num_parts = 2,
+                                     .microbatch = 2,
+                                     .beside_compute = beside_compute});
   }
 }
 
-// Sums of any values, in double: |error| <= count 2^-53 of the sum of positive terms.
-TEST_F(CudaCommandsTest, SquaredNormIsAccurate) {
+// Any values, whose sums round: the same bits from few blocks as from many and wherever the operands lie, and partial
+// norms as accurate as sums in double are, |error| <= count 2^-53 of a sum of positive terms.
+TEST_F(CudaCommandsTest, PartialNormsAreAccurateAndEqualForAnyGridAndPlace) {
   Device& device = Device::Get();
-  constexpr int64_t kCount = 300007;
-  const Tensor<float> values = Random<float>({kCount}, 1, 3);
-  double want = 0;
-  ASSERT_EQ(SquaredNorm(HostStream(), values.data.data(), kCount, &want), absl::OkStatus());
-  std::byte* base = device.memory(kCount * sizeof(float) + 256);
-  double* result = reinterpret_cast<double*>(base);
-  float* x = reinterpret_cast<float*>(base + 256);
-  ASSERT_EQ(device.Upload(x, values.data.data(), kCount * sizeof(float)), absl::OkStatus());
-  ASSERT_EQ(device.Run([&] { return SquaredNorm(device.stream(), x, kCount, result); }), absl::OkStatus());
-  double got = 0;
-  ASSERT_EQ(cudaMemcpy(&got, result, sizeof(got), cudaMemcpyDeviceToHost), cudaSuccess);
-  EXPECT_LE(std::abs(got - want), 2 * kCount * 0x1p-53 * want) << got << " and " << want;
+  constexpr int64_t kElements = (int64_t{16} << 20) + 64 * 7;
+  constexpr int64_t kBytes = kElements * sizeof(float);
+  if (IsTooLarge(2 * kBytes)) GTEST_SKIP() << "larger than REPRISE_TEST_MAX_BYTES";
+  const int64_t ranges = NormRanges(kElements), range = NormRangeElements(kElements);
+  const Tensor<float> values = Random<float>({kElements}, 1, 3);
+  constexpr int64_t kHead = 256 + kMaxNormRanges * int64_t{sizeof(double)};
+  std::byte* base = device.memory(kHead + 2 * (kBytes + 256));
+  auto* control = reinterpret_cast<ControlBlock*>(base);
+  auto* partials = reinterpret_cast<double*>(base + 256);
+  auto* aligned = reinterpret_cast<float*>(base + kHead);
+  const ControlBlock first;
+  ASSERT_EQ(device.Upload(control, &first, sizeof(first)), absl::OkStatus());
+  const auto norms = [&](bool beside_compute, int64_t shift) {
+    float* const parts = aligned + shift;
+    EXPECT_EQ(device.Upload(parts, values.data.data(), kBytes), absl::OkStatus());
+    EXPECT_EQ(device.Run([&] {
+      return ReduceAccumulate(device.stream(), {.control = control,
+                                                .wire_dtype = DType::kFloat32,
+                                                .parts = parts,
+                                                .elements = kElements,
+                                                .accumulator = parts + kElements + 32,
+                                                .segments = {{0, kElements - 2}},
+                                                .norm_partials = partials,
+                                                .beside_compute = beside_compute});
+    }),
+              absl::OkStatus());
+    std::vector<double> got(ranges);
+    EXPECT_EQ(cudaMemcpy(got.data(), partials, ranges * sizeof(double), cudaMemcpyDeviceToHost), cudaSuccess);
+    return got;
+  };
+  const std::vector<double> got = norms(/*beside_compute=*/false, /*shift=*/0);
+  EXPECT_EQ(norms(/*beside_compute=*/true, /*shift=*/0), got);
+  EXPECT_EQ(norms(/*beside_compute=*/false, /*shift=*/1), got);
+  for (int64_t r = 0; r < ranges; ++r) {
+    double want = 0;
+    for (int64_t i = r * range; i < std::min(kElements - 2, (r + 1) * range); ++i) {
+      want += static_cast<double>(values.data[i]) * values.data[i];
+    }
+    ASSERT_LE(std::abs(got[r] - want), 2 * static_cast<double>(range) * 0x1p-53 * want) << "range " << r;
+  }
+}
+
+// The bits of a NaN are not the host's.
+TEST_F(CudaCommandsTest, PartialNormsAreFiniteIfAndOnlyIfAllValuesAre) {
+  Device& device = Device::Get();
+  constexpr int64_t kElements = 2 * kNormTile;
+  std::byte* base = device.memory(2 * kElements * sizeof(float) + 256);
+  auto* partials = reinterpret_cast<double*>(base);
+  auto* parts = reinterpret_cast<float*>(base + 256);
+  const float infinity = std::numeric_limits<float>::infinity();
+  for (const float value : {std::numeric_limits<float>::max(), std::nanf(""), infinity, -infinity}) {
+    Tensor<float> values({kElements}, std::numeric_limits<float>::max());
+    values.data[kNormTile + 77] = value;
+    ASSERT_EQ(device.Upload(parts, values.data.data(), kElements * sizeof(float)), absl::OkStatus());
+    ASSERT_EQ(device.Run([&] {
+      return ReduceAccumulate(device.stream(), {.mode = AccumulateMode::kAlwaysAssign,
+                                                .wire_dtype = DType::kFloat32,
+                                                .parts = parts,
+                                                .elements = kElements,
+                                                .accumulator = parts + kElements,
+                                                .segments = {{0, kElements}},
+                                                .norm_partials = partials});
+    }),
+              absl::OkStatus());
+    double got[2] = {};
+    ASSERT_EQ(cudaMemcpy(got, partials, sizeof(got), cudaMemcpyDeviceToHost), cudaSuccess);
+    EXPECT_TRUE(std::isfinite(got[0]));
+    EXPECT_EQ(std::isfinite(got[1]), std::isfinite(value)) << value;
+  }
 }
 
 TEST_F(CudaCommandsTest, NextMicrobatch) {

@@ -164,16 +164,15 @@ void Twin::ExpectSame(const Bytes& want, const Bytes& got, size_t operand, doubl
                                            : absl::StrCat(" within ", error, " and rounding"));
 }
 
-bool Twin::IsTooLarge() const {
+bool IsTooLarge(int64_t num_bytes) {
   const char* const limit = std::getenv("REPRISE_TEST_MAX_BYTES");
-  if (limit == nullptr) return false;
-  int64_t total = 0;
-  for (const OperandBytes& operand : operands_) total += static_cast<int64_t>(operand.bytes.size());
-  return total > std::atoll(limit);
+  return limit != nullptr && num_bytes > std::atoll(limit);
 }
 
 void Twin::Run(const Call& call) {
-  if (IsTooLarge()) return;
+  int64_t total = 0;
+  for (const OperandBytes& operand : operands_) total += static_cast<int64_t>(operand.bytes.size());
+  if (IsTooLarge(total)) return;
   const std::vector<Bytes> want = OnHost(call);
   const std::vector<Placement> placements = {
       Place("at whole vectors", [](size_t) { return false; }), Place("one element past", [](size_t) { return true; }),

@@ -22,6 +22,9 @@
 
 namespace reprise::kernels {
 
+// Does REPRISE_TEST_MAX_BYTES leave out a case of so many?
+bool IsTooLarge(int64_t num_bytes);
+
 // An operand of a Twin.
 struct Operand {
   size_t index = 0;
@@ -80,8 +83,13 @@ class Twin {
   // A structure, such as a ControlBlock, that keeps its place; the results must be equal bit for bit.
   template <class T>
   Operand Struct(const T& initial) {
-    const auto* bytes = reinterpret_cast<const std::byte*>(&initial);
-    return AddBytes({bytes, bytes + sizeof(T)}, {}, DType::kUInt8, /*element_bytes=*/0, /*output=*/true, kExact);
+    return Structs(std::vector<T>{initial});
+  }
+  template <class T>
+  Operand Structs(const std::vector<T>& initial) {
+    const auto* bytes = reinterpret_cast<const std::byte*>(initial.data());
+    return AddBytes({bytes, bytes + initial.size() * sizeof(T)}, {}, DType::kUInt8, /*element_bytes=*/0,
+                    /*output=*/true, kExact);
   }
 
   // For kernels whose results may depend on where their operands lie.
@@ -117,7 +125,6 @@ class Twin {
   Operand AddBytes(std::vector<std::byte> bytes, Shape shape, DType dtype, int64_t element_bytes, bool output,
                    double error);
   Placement Place(std::string name, const std::function<bool(size_t)>& moved) const;
-  bool IsTooLarge() const;
   std::vector<std::byte> Image(const Placement& placement) const;
   std::vector<std::vector<std::byte>> OnHost(const Call& call) const;
   std::vector<std::vector<std::byte>> OnDevice(const Call& call, const Placement& placement) const;

@@ -79,6 +79,7 @@ struct UnitBuffers {
   std::vector<BufferId> accumulators = {};    // invalid ids for frozen groups
   std::vector<BufferId> full_gradients = {};  // Reduce::kOncePerStep only; whole group in the accumulate dtype
   std::vector<std::vector<BufferId>> optimizer_states = {};
+  std::vector<int64_t> norm_partials = {};  // byte offset in Plan::norm_partials; frozen groups have no bytes there
 
   friend bool operator==(const UnitBuffers&, const UnitBuffers&) = default;
 };

@@ -56,7 +56,7 @@ enum class Role : uint8_t {
   kStaging,            // tensor: all staging slots of an input
   kControl,            // - : ControlBlock
   kStepState,          // - : StepState
-  kNormPartials,       // - : one double per unit
+  kNormPartials,       // group: its part of the partial norms, see norm_ranges.h; in SumNorm all of them, without id
   kMetrics,            // - : MetricsRing
 };
 
@@ -120,22 +120,21 @@ struct ReduceScatter {
 // kByMicrobatch assigns if control.microbatch + position is 0 and adds otherwise; kAlwaysAssign is for gradients that
 // are reduced once per step. Assigning never reads the old value. Padding is never touched.
 enum class AccumulateMode : uint8_t { kByMicrobatch, kAlwaysAssign };
+// In the step's last microbatch, and always with kAlwaysAssign, it also assigns the unit's partial norms, from the
+// values that it stores; in the others it leaves them.
 struct Accumulate {
   UnitId unit;
   int position = 0;
   Transport transport = Transport::kDefault;
   AccumulateMode mode = AccumulateMode::kByMicrobatch;
+  bool beside_compute = false;  // a Forward or Backward comes after it in the schedule
   friend bool operator==(const Accumulate&, const Accumulate&) = default;
 };
 struct RecordLoss {  // adds the microbatch's loss to the step state
   int position = 0;
   friend bool operator==(const RecordLoss&, const RecordLoss&) = default;
 };
-struct GradientNorm {  // sum of squares of this rank's accumulators of the unit, into the unit's partial
-  UnitId unit;
-  friend bool operator==(const GradientNorm&, const GradientNorm&) = default;
-};
-struct SumNorm {  // over units and ranks, in that fixed order: norm, loss, and whether the step must be skipped
+struct SumNorm {  // of all partial norms, then over ranks, in a fixed order: norm, loss, whether to skip the step
   AxisId axis;
   friend bool operator==(const SumNorm&, const SumNorm&) = default;
 };
@@ -156,7 +155,7 @@ struct End {  // last command, on the compute lane: joins every lane
 
 using Command =
     std::variant<Begin, NextMicrobatch, StageInputs, AllGather, Forward, Backward, PackGradients, ReduceScatter,
-                 Accumulate, RecordLoss, GradientNorm, SumNorm, UpdateParameters, RefreshShards, PublishMetrics, End>;
+                 Accumulate, RecordLoss, SumNorm, UpdateParameters, RefreshShards, PublishMetrics, End>;
 
 // For std::visit with one lambda per command.
 template <class... Ts>
