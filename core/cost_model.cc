@@ -68,6 +68,14 @@ class CommandCosts {
     const auto copy = [&]() -> Cost {
       return costs_.command_us + 2 * AssignedBytes(scheduled.uses) / costs_.memory_bytes * 1e6;
     };
+    // Of the wire gradient a rank reads its own part.
+    const auto accumulate = [&]() -> Cost {
+      double bytes = Bytes(scheduled.uses);
+      for (const BufferUse& use : scheduled.uses) {
+        if (use.role == Role::kWire) bytes -= static_cast<double>(use.num_bytes) * (1 - 1.0 / plan_.world_size());
+      }
+      return costs_.command_us + bytes / costs_.memory_bytes * 1e6;
+    };
     const auto compute = [&](double flops) -> Cost {
       return std::max(costs_.command_us + flops / costs_.flops * 1e6, *memory());
     };
@@ -84,7 +92,7 @@ class CommandCosts {
                           [&](const Backward& c) { return compute(flops_[c.call.value()].backward); },
                           [&](const PackGradients&) { return memory(); },
                           [&](const ReduceScatter&) { return transfer(costs_.reduce_bytes); },
-                          [&](const Accumulate&) { return memory(); },
+                          [&](const Accumulate&) { return accumulate(); },
                           [&](const RecordLoss&) { return memory(); },
                           [&](const SumNorm&) { return Cost(costs_.collective_us); },
                           [&](const UpdateParameters&) { return memory(); },

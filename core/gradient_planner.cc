@@ -97,7 +97,7 @@ GradientPlanner::GradientPlanner(Plan& plan, const GradientPlan& gradients, bool
       gradients_(gradients),
       adds_(adds),
       builder_(builder),
-      last_reduces_(*plan.options.gradient_slots + gradients.own_slots),
+      last_readers_(*plan.options.gradient_slots + gradients.own_slots),
       locals_(plan.model.parameters().size()) {
   for (int slot = 0; slot < *plan.options.gradient_slots; ++slot) free_.insert({CommandId(), slot});
   for (size_t u = 0; u < plan.model.units().size(); ++u) {
@@ -137,7 +137,7 @@ absl::Status GradientPlanner::TakeSlot(UnitId unit, absl::string_view who, std::
   if (const int own = gradients_.units[unit.value()].own_slot; own >= 0) {
     slot = shared + own;
   } else if (!free_.empty()) {
-    slot = free_.begin()->second;  // the one that was reduced first
+    slot = free_.begin()->second;  // the one that was read first
     free_.erase(free_.begin());
   }
   if (slot < 0) {
@@ -145,7 +145,7 @@ absl::Status GradientPlanner::TakeSlot(UnitId unit, absl::string_view who, std::
         absl::StrCat(who, " writes the gradients of more units at once than gradient_slots = ", shared,
                      " allows (unit \"", plan_.model.unit(unit).name, "\" found none free); raise gradient_slots"));
   }
-  if (last_reduces_[slot].valid()) after.push_back(last_reduces_[slot]);
+  if (last_readers_[slot].valid()) after.push_back(last_readers_[slot]);
   BufferId& wire = wires_[unit.value()];
   if (!wire.valid()) wire = AddWireBuffer(plan_, unit, absl::StrCat("m", position_));
   return absl::OkStatus();
@@ -196,9 +196,9 @@ absl::Status GradientPlanner::AddWriteUses(CallId call, const std::vector<Parame
   return absl::OkStatus();
 }
 
-void GradientPlanner::ReleaseSlot(int slot, CommandId reduce) {
-  last_reduces_[slot] = reduce;
-  if (slot < *plan_.options.gradient_slots) free_.insert({reduce, slot});
+void GradientPlanner::ReleaseSlot(int slot, CommandId last_reader) {
+  last_readers_[slot] = last_reader;
+  if (slot < *plan_.options.gradient_slots) free_.insert({last_reader, slot});
 }
 
 absl::Status GradientPlanner::Pack(UnitId unit) {
@@ -234,38 +234,39 @@ void GradientPlanner::ReduceCarried(const OutstandingReduction& carried, int pos
 void GradientPlanner::ReduceAndAccumulate(UnitId unit, int position, BufferId wire, int slot, AccumulateMode mode) {
   const Transport transport = plan_.options.transport;
   const std::vector<FlatGroup>& groups = plan_.layout.units[unit.value()].groups;
-  std::vector<BufferUse> reduce;
-  std::vector<int64_t> received_bytes(groups.size(), 0);
+  std::vector<bool> has_gradient(groups.size(), false);
+  std::vector<BufferUse> reduce,
+      accumulate = {{plan_.control, 0, plan_.buffer(plan_.control).num_bytes, Access::kRead, Role::kControl, -1}};
   for (ParameterId p : gradients_.units[unit.value()].parameters) {
     reduce.push_back(WireUse(p, wire, Access::kRead));
-    const FlatGroup& group = GroupOf(p);
-    received_bytes[plan_.layout.parameters[p.value()].group] =
-        ReceivedParts(plan_, transport) * group.shard_elements * SizeOf(plan_.wire(group));
+    if (ExchangesParts(transport)) accumulate.push_back(reduce.back());
+    has_gradient[plan_.layout.parameters[p.value()].group] = true;
   }
   int64_t total = 0;
-  std::vector<BufferUse> accumulate = {
-      {plan_.control, 0, plan_.buffer(plan_.control).num_bytes, Access::kRead, Role::kControl, -1}};
   const BufferId received(static_cast<int64_t>(plan_.buffers.size()));
   for (size_t g = 0; g < groups.size(); ++g) {
-    if (received_bytes[g] == 0) continue;
+    if (!has_gradient[g] || groups[g].shard_elements == 0) continue;
     const int32_t id = static_cast<int32_t>(g);
+    const int64_t received_bytes =
+        ReceivedParts(plan_, transport) * groups[g].shard_elements * SizeOf(plan_.wire(groups[g]));
     const BufferId accumulator = plan_.unit_buffers[unit.value()].accumulators[g];
-    reduce.push_back({received, total, received_bytes[g], Access::kAssign, Role::kReceived, id});
-    accumulate.push_back({received, total, received_bytes[g], Access::kRead, Role::kReceived, id});
+    reduce.push_back({received, total, received_bytes, Access::kAssign, Role::kReceived, id});
+    accumulate.push_back({received, total, received_bytes, Access::kRead, Role::kReceived, id});
     accumulate.push_back(
         {accumulator, 0, plan_.buffer(accumulator).num_bytes, Access::kUpdate, Role::kAccumulator, id});
     // An update, since all microbatches but the last leave what is there.
     accumulate.push_back({plan_.norm_partials, plan_.unit_buffers[unit.value()].norm_partials[g],
                           NormRanges(groups[g].shard_elements) * static_cast<int64_t>(sizeof(double)), Access::kUpdate,
                           Role::kNormPartials, id});
-    total += (received_bytes[g] + kBufferAlignment - 1) / kBufferAlignment * kBufferAlignment;
+    total += (received_bytes + kBufferAlignment - 1) / kBufferAlignment * kBufferAlignment;
   }
   AddBuffer(plan_, absl::StrCat("received.", plan_.model.unit(unit).name, ".m", position), Storage::kCommunicating,
             total);
-  const CommandId id =
+  const CommandId reduced =
       builder_.Add(ReduceScatter{unit, position, slot, transport, AxisId(0)}, Lane::kReduceScatter, std::move(reduce));
-  ReleaseSlot(slot, id);
-  builder_.Add(Accumulate{unit, position, transport, mode}, Lane::kReduceScatter, std::move(accumulate));
+  const CommandId accumulated =
+      builder_.Add(Accumulate{unit, position, transport, mode}, Lane::kReduceScatter, std::move(accumulate));
+  ReleaseSlot(slot, ExchangesParts(transport) ? accumulated : reduced);
 }
 
 }  // namespace reprise::internal

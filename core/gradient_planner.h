@@ -65,7 +65,7 @@ class GradientPlanner {
 
  private:
   absl::Status TakeSlot(UnitId unit, absl::string_view who, std::vector<CommandId>& after);
-  void ReleaseSlot(int slot, CommandId reduce);
+  void ReleaseSlot(int slot, CommandId last_reader);
   absl::Status Pack(UnitId unit);
   void ReduceAndAccumulate(UnitId unit, int position, BufferId wire, int slot, AccumulateMode mode);
   BufferUse WireUse(ParameterId parameter, BufferId wire, Access access) const;
@@ -77,8 +77,8 @@ class GradientPlanner {
   const bool adds_;
   ScheduleBuilder& builder_;
   int position_ = 0;
-  std::vector<CommandId> last_reduces_;             // by slot: of the gradient that was in it before
-  std::set<std::pair<CommandId, int>> free_;        // shared slots that are not taken, with their last reductions
+  std::vector<CommandId> last_readers_;             // by slot: of the gradient that was in it before
+  std::set<std::pair<CommandId, int>> free_;        // shared slots that are not taken, with their last readers
   std::vector<std::vector<int64_t>> wire_offsets_;  // by unit, see WireOffsets
   std::vector<BufferId> wires_;                     // by unit, of this microbatch; invalid: not yet needed
   std::vector<int> unit_slots_;                     // by unit, of this microbatch; -1: not yet taken

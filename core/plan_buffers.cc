@@ -27,16 +27,20 @@ std::vector<int64_t> WireOffsets(const Plan& plan, UnitId unit) {
   return offsets;
 }
 
-int ReceivedParts(const Plan& plan, Transport transport) {
+bool ExchangesParts(Transport transport) {
   switch (transport) {
     case Transport::kAuto:
     case Transport::kDefault:
-      return 1;
+      return false;
     case Transport::kSymmetric:
     case Transport::kCopyEngine:
-      return plan.world_size();
+      return true;
   }
-  return 1;
+  return false;
+}
+
+int ReceivedParts(const Plan& plan, Transport transport) {
+  return ExchangesParts(transport) ? plan.world_size() - 1 : 1;
 }
 
 namespace internal {

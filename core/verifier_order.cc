@@ -37,8 +37,9 @@ absl::Status CheckGradientSlot(const CheckedSchedule& schedule, int slot, const 
     const std::string start = absl::StrCat(schedule.Text(gradients[i].first_writer), " takes gradient slot ", slot,
                                            " from ", UnitName(schedule, previous.unit));
     if (!previous.reduce.valid()) return absl::InternalError(absl::StrCat(start, ", which is not reduced before"));
-    if (schedule.order().Before(previous.reduce, gradients[i].first_writer)) continue;
-    return absl::InternalError(absl::StrCat(start, ", but no wait orders it after ", schedule.Text(previous.reduce)));
+    if (schedule.order().Before(previous.last_reader, gradients[i].first_writer)) continue;
+    return absl::InternalError(
+        absl::StrCat(start, ", but no wait orders it after ", schedule.Text(previous.last_reader)));
   }
   return absl::OkStatus();
 }

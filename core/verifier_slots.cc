@@ -1,6 +1,8 @@
 #include "core/verifier_slots.h"
 
 #include <algorithm>
+#include <map>
+#include <utility>
 
 namespace reprise::internal {
 namespace {
@@ -19,6 +21,7 @@ class GradientSweep {
     for (size_t i = 0; i < schedule.commands.size(); ++i) {
       const CommandId id(static_cast<int64_t>(i));
       if (const auto* reduce = std::get_if<ReduceScatter>(&schedule.commands[i].command)) AddReduce(id, *reduce);
+      if (std::holds_alternative<Accumulate>(schedule.commands[i].command)) Extend(id);
       for (const BufferUse& use : schedule.commands[i].uses) {
         CommandId& first = first_writer_[use.buffer.value()];
         if (Writes(use) && !first.valid()) first = id;
@@ -26,7 +29,8 @@ class GradientSweep {
     }
     for (const OutstandingReduction& reduction : schedule.end.outstanding) {
       const CommandId first = first_writer_[reduction.wire.value()];
-      if (first.valid()) slots_[reduction.slot].push_back({reduction.unit, reduction.wire, first, CommandId()});
+      if (first.valid())
+        slots_[reduction.slot].push_back({reduction.unit, reduction.wire, first, CommandId(), CommandId()});
     }
     for (auto& [slot, gradients] : slots_) {
       std::stable_sort(gradients.begin(), gradients.end(),
@@ -42,16 +46,28 @@ class GradientSweep {
       CommandId& first = first_writer_[use.buffer.value()];
       // Neither written nor carried: another group of a gradient that is already counted.
       if (!first.valid() && !carried_[use.buffer.value()]) continue;
-      slots_[reduce.slot].push_back({reduce.unit, use.buffer, first, id});
+      reduced_[use.buffer.value()] = {reduce.slot, slots_[reduce.slot].size()};
+      slots_[reduce.slot].push_back({reduce.unit, use.buffer, first, id, id});
       first = CommandId();
       carried_[use.buffer.value()] = false;
     }
   }
 
+  // A sum of all ranks' parts reads this rank's after the reduction.
+  void Extend(CommandId id) {
+    for (const BufferUse& use : schedule_.command(id).uses) {
+      const auto reduced = reduced_.find(use.buffer.value());
+      if (use.role != Role::kWire || reduced == reduced_.end()) continue;
+      const auto& [slot, index] = reduced->second;
+      slots_[slot][index].last_reader = id;
+    }
+  }
+
   const CheckedSchedule& schedule_;
   Slots<WireGradient> slots_;
-  std::vector<CommandId> first_writer_;  // by BufferId, since its last reduction
-  std::vector<bool> carried_;            // by BufferId: started with, not yet reduced
+  std::map<int64_t, std::pair<int, size_t>> reduced_;  // by BufferId: slot and index of its last reduction
+  std::vector<CommandId> first_writer_;                // by BufferId, since its last reduction
+  std::vector<bool> carried_;                          // by BufferId: started with, not yet reduced
 };
 
 }  // namespace

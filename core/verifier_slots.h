@@ -37,6 +37,7 @@ struct WireGradient {
   BufferId buffer;
   CommandId first_writer;  // invalid: the schedule starts with it
   CommandId reduce;        // invalid: the schedule ends with it
+  CommandId last_reader;   // the reduction, or the sum that reads a rank's own part after it
 };
 
 // In issue order of the first writers. Gradients reduced from persistent buffers take no slot.

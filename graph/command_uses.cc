@@ -22,4 +22,10 @@ absl::StatusOr<BufferUse> CommandUses::First(Role role, int32_t id) const {
       absl::StrCat("the command has no use with role ", Name(role), which, "; record the schedules of a planner"));
 }
 
+absl::StatusOr<const std::byte*> WireGradient(const CommandUses& uses, const Plan& plan, UnitId unit, int32_t group) {
+  const absl::StatusOr<BufferUse> wire = uses.First(Role::kWire);
+  if (!wire.ok()) return wire.status();
+  return uses.BufferStart(*wire) + WireOffsets(plan, unit)[group];
+}
+
 }  // namespace reprise::internal

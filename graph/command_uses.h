@@ -29,6 +29,8 @@ class CommandUses {
   T* Pointer(const BufferUse& use) const {
     return reinterpret_cast<T*>(bindings_.address(local_, use));
   }
+  // Of the start of a use's buffer.
+  std::byte* BufferStart(const BufferUse& use) const { return bindings_.addresses[local_][use.buffer.value()]; }
   // Of the first use.
   template <class T>
   absl::StatusOr<T*> Address(Role role, int32_t id = kAnyId) const {
@@ -42,6 +44,9 @@ class CommandUses {
   const int local_;
   const ScheduledCommand& command_;
 };
+
+// Where the unit's gradient of a group lies, for a command that uses any of its wire gradient.
+absl::StatusOr<const std::byte*> WireGradient(const CommandUses& uses, const Plan& plan, UnitId unit, int32_t group);
 
 }  // namespace reprise::internal
 

@@ -83,19 +83,27 @@ class Launcher {
 
   absl::Status operator()(const Accumulate& accumulate) const {
     REPRISE_ASSIGN_OR_RETURN(const ControlBlock* const control, uses_.Address<ControlBlock>(Role::kControl));
-    for (const BufferUse& received : uses_.All(Role::kReceived)) {
-      const FlatGroup& group = GroupAt(accumulate.unit, received.id);
+    const int rank = bindings_.ranks[local_];
+    for (const BufferUse& accumulator : uses_.All(Role::kAccumulator)) {
+      const int32_t id = accumulator.id;
+      const FlatGroup& group = GroupAt(accumulate.unit, id);
+      REPRISE_ASSIGN_OR_RETURN(const void* const received, uses_.Address<const void>(Role::kReceived, id));
       kernels::ReduceAccumulateArguments arguments = {.control = control,
                                                       .position = accumulate.position,
                                                       .mode = accumulate.mode,
                                                       .wire_dtype = plan_.wire(group),
-                                                      .parts = uses_.Pointer<const void>(received),
+                                                      .parts = received,
                                                       .num_parts = ReceivedParts(plan_, accumulate.transport),
                                                       .elements = group.shard_elements,
                                                       .beside_compute = accumulate.beside_compute};
-      REPRISE_ASSIGN_OR_RETURN(arguments.accumulator, uses_.Address<float>(Role::kAccumulator, received.id));
-      REPRISE_ASSIGN_OR_RETURN(arguments.norm_partials, uses_.Address<double>(Role::kNormPartials, received.id));
-      for (const ShardSegment& segment : Segments(group, bindings_.ranks[local_])) {
+      if (ExchangesParts(accumulate.transport)) {
+        REPRISE_ASSIGN_OR_RETURN(const std::byte* const wire, WireGradient(uses_, plan_, accumulate.unit, id));
+        arguments.own = wire + rank * group.shard_elements * SizeOf(plan_.wire(group));
+        arguments.own_place = rank;
+      }
+      arguments.accumulator = uses_.Pointer<float>(accumulator);
+      REPRISE_ASSIGN_OR_RETURN(arguments.norm_partials, uses_.Address<double>(Role::kNormPartials, id));
+      for (const ShardSegment& segment : Segments(group, rank)) {
         if (!has_gradient_[segment.parameter.value()]) continue;
         arguments.segments.push_back({segment.shard_element, segment.num_elements});
       }

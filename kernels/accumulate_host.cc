@@ -44,17 +44,26 @@ double SumOfSquares(const float* values, int64_t count) {
   return total;
 }
 
+int NumParts(const ReduceAccumulateArguments& a) { return a.num_parts + (a.own == nullptr ? 0 : 1); }
+// The n-th part in order.
+template <class W>
+const W* PartAt(const ReduceAccumulateArguments& a, int n) {
+  if (a.own != nullptr && n == a.own_place) return static_cast<const W*>(a.own);
+  const int before = a.own != nullptr && n > a.own_place ? n - 1 : n;
+  return static_cast<const W*>(a.parts) + before * a.elements;
+}
+
 // Elements [begin, end). Returns the sum of their squares in the step's last microbatch, else 0.
 template <class W>
 double Accumulate(const ReduceAccumulateArguments& a, const Moment& moment, int64_t begin, int64_t end) {
-  const W* parts = static_cast<const W*>(a.parts);
   float sum[kBlock];
   double squares = 0;
   for (int64_t i = begin; i < end; i += kBlock) {
     const int64_t n = std::min(kBlock, end - i);
-    for (int64_t j = 0; j < n; ++j) sum[j] = static_cast<float>(parts[i + j]);
-    for (int part = 1; part < a.num_parts; ++part) {
-      const W* values = parts + part * a.elements + i;
+    const W* first = PartAt<W>(a, 0) + i;
+    for (int64_t j = 0; j < n; ++j) sum[j] = static_cast<float>(first[j]);
+    for (int part = 1; part < NumParts(a); ++part) {
+      const W* values = PartAt<W>(a, part) + i;
       for (int64_t j = 0; j < n; ++j) sum[j] += static_cast<float>(values[j]);
     }
     Store(sum, n, moment.mode, a.accumulator + i);
@@ -88,9 +97,11 @@ absl::Status ReduceAccumulate(Stream stream, ReduceAccumulateArguments arguments
   }
   REPRISE_RETURN_IF_ERROR(
       checks.Address("control", arguments.control, arguments.mode == AccumulateMode::kByMicrobatch ? 1 : 0)
-          .AtLeast("num_parts", arguments.num_parts, 1)
+          .AtLeast("num_parts", arguments.num_parts, arguments.own == nullptr ? 1 : 0)
+          .AtLeast("own_place", arguments.own_place, 0)
+          .AtLeast("num_parts", arguments.num_parts, arguments.own_place)
           .AtLeast("elements", arguments.elements, end)
-          .Address("parts", arguments.parts, end)
+          .Address("parts", arguments.parts, arguments.num_parts == 0 ? 0 : end)
           .Address("accumulator", arguments.accumulator, end)
           .Address("norm_partials", arguments.norm_partials, arguments.elements)
           .FloatingPoint("wire_dtype", arguments.wire_dtype)

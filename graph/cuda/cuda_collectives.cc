@@ -69,7 +69,8 @@ class Collectives {
     return InGroup(communicator(), [&] {
       return ForEachGroup(
           reduce.unit, Role::kReceived, [&](const FlatGroup& group, const BufferUse& received) -> absl::Status {
-            REPRISE_ASSIGN_OR_RETURN(const std::byte* const from, WireOf(reduce.unit, received.id));
+            REPRISE_ASSIGN_OR_RETURN(const std::byte* const from,
+                                     WireGradient(uses_, *bindings_.plan, reduce.unit, received.id));
             REPRISE_ASSIGN_OR_RETURN(const ncclDataType_t type, NcclType(bindings_.plan->wire(group)));
             if (reduce.transport == Transport::kDefault) {
               return NcclStatus(ncclReduceScatter(from, uses_.Pointer<void>(received), Count(group), type, ncclSum,
@@ -137,7 +138,8 @@ class Collectives {
     std::vector<PeerCopy> copies;
     REPRISE_RETURN_IF_ERROR(ForEachGroup(
         reduce.unit, Role::kReceived, [&](const FlatGroup& group, const BufferUse& received) -> absl::Status {
-          REPRISE_ASSIGN_OR_RETURN(const std::byte* const from, WireOf(reduce.unit, received.id));
+          REPRISE_ASSIGN_OR_RETURN(const std::byte* const from,
+                                   WireGradient(uses_, *bindings_.plan, reduce.unit, received.id));
           const int64_t part = WireBytes(group);
           return ForEachPeer([&](int peer) -> absl::Status {
             std::byte* const place = uses_.Pointer<std::byte>(received) + PlaceOfPart(rank_.rank(), peer) * part;
@@ -156,11 +158,6 @@ class Collectives {
     }
     return absl::InternalError(absl::StrCat(Describe(*bindings_.plan, command_.command),
                                             ": its memory is not open to rank ", peer, "; see PrepareTransport"));
-  }
-  // The unit's gradient of a group.
-  absl::StatusOr<const std::byte*> WireOf(UnitId unit, int32_t group) const {
-    REPRISE_ASSIGN_OR_RETURN(const BufferUse wire, uses_.First(Role::kWire));
-    return bindings_.addresses[0][wire.buffer.value()] + WireOffsets(*bindings_.plan, unit)[group];
   }
   int64_t WireBytes(const FlatGroup& group) const { return group.shard_elements * SizeOf(bindings_.plan->wire(group)); }
 

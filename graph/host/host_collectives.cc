@@ -78,22 +78,23 @@ class Collectives {
 
   absl::StatusOr<Parts> operator()(const ReduceScatter& reduce) const {
     const Plan& plan = *bindings_.plan;
-    const std::vector<int64_t> offsets = WireOffsets(plan, reduce.unit);
+    const bool exchanges = ExchangesParts(reduce.transport);
     Parts parts;
     for (int rank = 0; rank < ranks(); ++rank) {
       std::vector<std::function<void()>> steps;
       for (const BufferUse& received : UsesOf(rank).All(Role::kReceived)) {
-        REPRISE_ASSIGN_OR_RETURN(const BufferUse wire, UsesOf(rank).First(Role::kWire));
         const FlatGroup& group = GroupAt(reduce.unit, received.id);
         const DType dtype = plan.wire(group);
         const int64_t part_bytes = group.shard_elements * SizeOf(dtype);
         std::vector<const std::byte*> sources;
         for (int source = 0; source < ranks(); ++source) {
-          sources.push_back(bindings_.addresses[source][wire.buffer.value()] + offsets[received.id] +
-                            rank * part_bytes);
+          if (exchanges && source == rank) continue;
+          REPRISE_ASSIGN_OR_RETURN(const std::byte* const wire,
+                                   WireGradient(UsesOf(source), plan, reduce.unit, received.id));
+          sources.push_back(wire + rank * part_bytes);
         }
         std::byte* const to = UsesOf(rank).Pointer<std::byte>(received);
-        if (ReceivedParts(plan, reduce.transport) > 1) {
+        if (exchanges) {
           steps.push_back(Concatenate(std::move(sources), part_bytes, to));
         } else if (dtype == DType::kBFloat16) {
           steps.push_back(SumOf<BFloat16>(std::move(sources), group.shard_elements, to));

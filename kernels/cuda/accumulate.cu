@@ -15,11 +15,10 @@ constexpr int kPacks = 4;
 constexpr int kPack = 4;
 static_assert(kNormTile == int64_t{kThreads} * kPacks * kPack);
 
-// Beside matrix products. On an H200, what 67 M elements in two bf16 parts add to products of 3.36 ms: 28 us with 8
-// blocks, 351 with 4 (they last into the next product), 240 with 16, 182 with 32, and with the whole GPU 186, as if it
-// ran alone. Clusters of two take whole pairs of multiprocessors, of which the products' own clusters need both.
+// Beside matrix products. On an H200, what 67 M elements in two bf16 parts add to four products of 3.45 ms that repeat:
+// 65 us with 8 blocks, 193 with 16, 237 with 4 (they last into the next product), 163 with 132, and 132 with the whole
+// GPU; and 134 M elements to two products of 13.3 ms: 219 with 8 blocks, 391 with the whole GPU.
 constexpr int kBesideBlocks = 8;
-constexpr int kBesideCluster = 2;
 // From this many elements on: 0.2 ms of 8 blocks' 940 GB/s. At 67 M few blocks win, see above; at 4 M they lose, 53 us
 // against the whole GPU's 12. This is halfway, in ratio.
 constexpr int64_t kBesideElements = int64_t{16} << 20;
@@ -32,10 +31,18 @@ struct Segments {
 
 template <class W>
 struct Arguments {
+  // The n-th part in order.
+  __device__ const W* PartAt(int n) const {
+    if (n == own_place) return own;
+    return parts + (own_place >= 0 && n > own_place ? n - 1 : n) * elements;
+  }
+
   const ControlBlock* control;
   int position;
   const W* parts;
-  int num_parts;
+  const W* own;
+  int own_place;  // of `own` among all parts; -1 without it
+  int num_parts;  // all
   int64_t elements;
   float* accumulator;
   double* norm_partials;
@@ -72,10 +79,8 @@ __device__ void AccumulatePacks(const Arguments<W>& a, const Moment& moment, int
                                 double& squares) {
   constexpr int kStep = kThreads * kPack;  // from pack to pack of a thread
   constexpr int kInFlight = kPacks * 2 / static_cast<int>(sizeof(W));
-  const W* const parts = a.parts + first;
   float* const accumulators = a.accumulator + first;
   for (int begin = static_cast<int>(threadIdx.x) * kPack; begin < count; begin += kInFlight * kStep) {
-    const W* part = parts + begin;
     float* const accumulator = accumulators + begin;
     const auto for_each_pack = [&](const auto& body) {
 #pragma unroll
@@ -89,8 +94,8 @@ __device__ void AccumulatePacks(const Arguments<W>& a, const Moment& moment, int
     float sums[kInFlight][kPack];
     const auto load = [&](int n, Words<W>(&words)[kInFlight]) {
       if (n >= a.num_parts) return;
+      const W* const part = a.PartAt(n) + first + begin;
       for_each_pack([&](int p) { words[p] = *reinterpret_cast<const Words<W>*>(part + p * kStep); });
-      part += a.elements;
     };
     const auto add = [&](int n, const Words<W>(&words)[kInFlight]) {
       if (n >= a.num_parts) return;
@@ -139,8 +144,8 @@ __device__ void AccumulateElements(const Arguments<W>& a, const Moment& moment, 
   for (int pack = done - done % kStep + static_cast<int>(threadIdx.x) * kPack; pack < count; pack += kStep) {
     if (pack < done) continue;
     for (int64_t i = first + pack; i < first + pack + kPack && i < first + count; ++i) {
-      float sum = ToFloat(a.parts[i]);
-      for (int part = 1; part < a.num_parts; ++part) sum += ToFloat(a.parts[part * a.elements + i]);
+      float sum = ToFloat(a.PartAt(0)[i]);
+      for (int part = 1; part < a.num_parts; ++part) sum += ToFloat(a.PartAt(part)[i]);
       const float result = moment.add ? a.accumulator[i] + sum : sum;
       a.accumulator[i] = result;
       if (moment.is_last) squares += Square(result);
@@ -166,7 +171,9 @@ __global__ void __launch_bounds__(kThreads) AccumulateKernel(Arguments<W> a, Seg
       const int64_t left = begin + a.range_elements - first;
       const bool ends = segments.end[segment] - first <= left;
       const int count = static_cast<int>(ends ? segments.end[segment] - first : left);
-      const uint64_t addresses = reinterpret_cast<uint64_t>(a.parts + first) * (sizeof(float) / sizeof(W)) |
+      const uint64_t addresses = (reinterpret_cast<uint64_t>(a.parts + first) |
+                                  (a.own_place < 0 ? 0 : reinterpret_cast<uint64_t>(a.own + first))) *
+                                     (sizeof(float) / sizeof(W)) |
                                  reinterpret_cast<uint64_t>(a.accumulator + first);
       const bool aligned = addresses % sizeof(Pack<float, kPack>) == 0 && (a.num_parts == 1 || a.elements % kPack == 0);
       const int whole = aligned ? count / kPack * kPack : 0;
@@ -199,15 +206,16 @@ cudaError_t LaunchAccumulate(cudaStream_t stream, const AccumulateLaunch& launch
     const Arguments<W> a = {launch.control,
                             launch.position,
                             static_cast<const W*>(launch.parts.data),
-                            launch.num_parts,
+                            static_cast<const W*>(launch.own),
+                            launch.own == nullptr ? -1 : launch.own_place,
+                            launch.num_parts + (launch.own == nullptr ? 0 : 1),
                             launch.elements,
                             launch.accumulator,
                             launch.norm_partials,
                             range,
                             launch.begin,
                             launch.end};
-    return LaunchClusters(stream, few ? kBesideBlocks : Blocks(ranges), few ? kBesideCluster : 1, kThreads, 0,
-                          AccumulateKernel<W>, a, segments);
+    return Launch(stream, few ? dim3(kBesideBlocks) : Blocks(ranges), kThreads, 0, AccumulateKernel<W>, a, segments);
   });
 }
 

@@ -141,6 +141,8 @@ class KernelsOfStream : public CudaKernels {
                                .position = a.position,
                                .parts = {a.parts, ElementOf(a.wire_dtype)},
                                .num_parts = a.num_parts,
+                               .own = a.own,
+                               .own_place = a.own_place,
                                .elements = a.elements,
                                .accumulator = a.accumulator,
                                .norm_partials = a.norm_partials,

@@ -121,27 +121,16 @@ inline int64_t Smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 // Blocks of one launch along x; kernels stride over what is more.
 inline constexpr int64_t kMaxBlocks = 1 << 20;
 
-// cluster > 1: so many blocks at a time lie side by side; `blocks` is a multiple of it.
 template <class... Parameters, class... Arguments>
-cudaError_t LaunchClusters(cudaStream_t stream, dim3 blocks, unsigned cluster, dim3 threads, int64_t shared_bytes,
-                           void (*kernel)(Parameters...), const Arguments&... arguments) {
+cudaError_t Launch(cudaStream_t stream, dim3 blocks, dim3 threads, int64_t shared_bytes, void (*kernel)(Parameters...),
+                   const Arguments&... arguments) {
   if (blocks.x == 0 || blocks.y == 0 || blocks.z == 0) return cudaSuccess;
-  cudaLaunchAttribute attribute = {};
-  attribute.id = cudaLaunchAttributeClusterDimension;
-  attribute.val.clusterDim = {cluster, 1, 1};
   cudaLaunchConfig_t config = {};
   config.gridDim = blocks;
   config.blockDim = threads;
   config.dynamicSmemBytes = static_cast<size_t>(shared_bytes);
   config.stream = stream;
-  config.attrs = &attribute;
-  config.numAttrs = cluster > 1 ? 1 : 0;
   return cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(arguments)...);
-}
-template <class... Parameters, class... Arguments>
-cudaError_t Launch(cudaStream_t stream, dim3 blocks, dim3 threads, int64_t shared_bytes, void (*kernel)(Parameters...),
-                   const Arguments&... arguments) {
-  return LaunchClusters(stream, blocks, 1, threads, shared_bytes, kernel, arguments...);
 }
 
 inline dim3 Blocks(int64_t count) { return dim3(static_cast<unsigned>(Smaller(count, kMaxBlocks))); }

@@ -91,6 +91,8 @@ struct AccumulateLaunch {
   int position;
   Source parts;
   int num_parts;
+  const void* own;  // null: all are in parts
+  int own_place;
   int64_t elements;
   float* accumulator;
   double* norm_partials;

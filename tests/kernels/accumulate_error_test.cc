@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "reprise/core/norm_ranges.h"
 #include "reprise/kernels/accumulate.h"
 #include "tests/kernels/kernel_testing.h"
 
@@ -62,12 +63,14 @@ Parts ReduceScattered(const Parts& parts, int world, Rounding rounding) {
 
 void Accumulate(const Parts& parts, int microbatch, Tensor<float>& accumulator) {
   const ControlBlock control = {.microbatch = microbatch};
+  std::vector<double> partials(NormRanges(kCount));
   ASSERT_EQ(ReduceAccumulate(HostStream(), {.control = &control,
                                             .parts = parts.data(),
                                             .num_parts = static_cast<int>(parts.size() / kCount),
-                                            .part_stride = kCount,
+                                            .elements = kCount,
                                             .accumulator = accumulator.data.data(),
-                                            .segments = {{0, kCount}}}),
+                                            .segments = {{0, kCount}},
+                                            .norm_partials = partials.data()}),
             absl::OkStatus());
 }
 

@@ -1,5 +1,7 @@
 #include "reprise/kernels/accumulate.h"
 
+#include <algorithm>
+
 #include "reprise/core/norm_ranges.h"
 #include "tests/kernels/kernel_testing.h"
 
@@ -225,6 +227,30 @@ TEST(NormRangesTest, AreWholeTilesAndFew) {
   EXPECT_EQ(NormRanges(1000 * largest), kMaxNormRanges);
 }
 
+// Sums in float depend on the order of their terms, so that equal bits say that the order is the same.
+TEST(ReduceAccumulateTest, APartByItselfTakesItsPlaceInTheOrder) {
+  constexpr int64_t kElements = 3000;
+  ControlBlock control;
+  for (const int num_parts : {1, 2, 3, 8}) {
+    const Tensor<BFloat16> all = Random<BFloat16>({num_parts, kElements}, static_cast<uint64_t>(num_parts));
+    Sum want(kElements);
+    ASSERT_EQ(ReduceAccumulate(HostStream(), want.Arguments(&control, all, num_parts)), absl::OkStatus());
+    for (int place = 0; place < num_parts; ++place) {
+      const auto own = all.data.begin() + place * kElements;
+      Tensor<BFloat16> others({num_parts - 1, kElements});
+      std::copy(own + kElements, all.data.end(), std::copy(all.data.begin(), own, others.data.begin()));
+      const std::vector<BFloat16> alone(own, own + kElements);
+      Sum sum(kElements);
+      ReduceAccumulateArguments arguments = sum.Arguments(&control, others, num_parts - 1);
+      arguments.own = alone.data();
+      arguments.own_place = place;
+      ASSERT_EQ(ReduceAccumulate(HostStream(), arguments), absl::OkStatus());
+      EXPECT_EQ(sum.accumulator.data, want.accumulator.data) << place << " of " << num_parts;
+      EXPECT_EQ(sum.partials, want.partials) << place << " of " << num_parts;
+    }
+  }
+}
+
 TEST(ReduceAccumulateTest, RefusesArgumentsThatDoNotFit) {
   const ControlBlock control;
   const Tensor<float> parts({14}, 1);
@@ -239,6 +265,8 @@ TEST(ReduceAccumulateTest, RefusesArgumentsThatDoNotFit) {
   ASSERT_EQ(ReduceAccumulate(HostStream(), valid), absl::OkStatus());
   refuses([](auto& a) { a.elements = 6; }, {"ReduceAccumulate", "elements: 6", "at least 7"});
   refuses([](auto& a) { a.num_parts = 0; }, {"num_parts: 0"});
+  refuses([&](auto& a) { a.own = parts.data.data(), a.own_place = 3; }, {"num_parts: 2", "at least 3"});
+  refuses([&](auto& a) { a.own = parts.data.data(), a.own_place = -1; }, {"own_place: -1"});
   refuses([](auto& a) { a.control = nullptr; }, {"control is empty"});
   refuses([](auto& a) { a.wire_dtype = DType::kInt32; }, {"wire_dtype"});
   refuses([](auto& a) { a.norm_partials = nullptr; }, {"norm_partials is empty"});

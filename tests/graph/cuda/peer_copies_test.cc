@@ -64,9 +64,7 @@ class Ranks {
     }
     ASSERT_CUDA(cudaGraphLaunch(rank.exec.get(), rank.stream.get()));
     if (received == nullptr) return;
-    received->assign(kPart * ranks_.size(), '\0');
-    ASSERT_CUDA(
-        cudaMemcpyAsync(received->data(), rank.received, received->size(), cudaMemcpyDeviceToHost, rank.stream.get()));
+    ASSERT_CUDA(cudaMemcpyAsync(received, rank.received, num_bytes(), cudaMemcpyDeviceToHost, rank.stream.get()));
   }
   void Delay(int r, int times) {
     Rank& rank = ranks_[static_cast<size_t>(r)];

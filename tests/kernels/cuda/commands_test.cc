@@ -1,8 +1,10 @@
 // Pack, ReduceAccumulate and the step commands.
+#include <algorithm>
 #include <atomic>
 #include <bit>
 #include <cmath>
 #include <limits>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "reprise/core/norm_ranges.h"
@@ -60,6 +62,7 @@ struct AccumulateCase {
   int64_t microbatch = 0;
   AccumulateMode mode = AccumulateMode::kByMicrobatch;
   bool beside_compute = false;
+  int own_place = -1;  // of one more part, which lies by itself
 };
 
 // The parts and the old sum are whole multiples of 1/64 up to 4: squares of their sums have exact sums in any order, so
@@ -68,10 +71,10 @@ template <class W>
 void ExpectAccumulateEqual(const AccumulateCase& c) {
   Twin twin(absl::StrCat("ReduceAccumulate of ", c.num_parts, " parts of ", c.segments.size(), " segments of ",
                          c.elements, ", ", std::string(Name(DTypeOf<W>::value)), ", microbatch ", c.microbatch,
-                         ", beside compute ", c.beside_compute));
+                         ", beside compute ", c.beside_compute, ", own part ", c.own_place));
   const Operand control = twin.Struct(ControlBlock{.microbatches = 3, .microbatch = c.microbatch});
   // Padding between segments is NaN, in the parts as in the accumulator.
-  Tensor<W> part_values({c.num_parts, c.elements});
+  Tensor<W> part_values({c.num_parts, c.elements}), own_values({c.own_place < 0 ? 0 : c.elements});
   Tensor<float> old({c.elements});
   const bool adds = c.microbatch != 0 && c.mode == AccumulateMode::kByMicrobatch;
   for (const Segment& s : c.segments) {
@@ -80,10 +83,11 @@ void ExpectAccumulateEqual(const AccumulateCase& c) {
         const float value = static_cast<float>((i * 31 + p * 17 + i / 61) % 129 - 64) / 64;
         part_values.data[p * c.elements + i] = static_cast<W>(value);
       }
+      if (c.own_place >= 0) own_values.data[i] = static_cast<W>(static_cast<float>((i * 7) % 129 - 64) / 64);
       if (adds) old.data[i] = static_cast<float>(i % 13) / 4;
     }
   }
-  const Operand parts = twin.Input(part_values);
+  const Operand parts = twin.Input(part_values), own = twin.Input(own_values);
   const Operand norm = twin.Structs(std::vector<double>(NormRanges(c.elements), -1));
   const Operand accumulator = twin.Update(old);
   twin.Run([&](Stream s, const Memory& m) {
@@ -92,6 +96,8 @@ void ExpectAccumulateEqual(const AccumulateCase& c) {
                                 .wire_dtype = DTypeOf<W>::value,
                                 .parts = m.data<W>(parts),
                                 .num_parts = c.num_parts,
+                                .own = c.own_place < 0 ? nullptr : m.data<W>(own),
+                                .own_place = std::max(c.own_place, 0),
                                 .elements = c.elements,
                                 .accumulator = m.data<float>(accumulator),
                                 .segments = c.segments,
@@ -129,6 +135,18 @@ TEST_F(CudaCommandsTest, ReduceAccumulateEqualsTheHostBitForBit) {
     }
   }
   ExpectAccumulateEqual<BFloat16>({{{0, 100}}, 128, 2, 1, AccumulateMode::kAlwaysAssign});
+}
+
+TEST_F(CudaCommandsTest, ReduceAccumulateTakesAPartThatLiesByItself) {
+  for (const auto& [num_parts, own_place] : {std::pair(0, 0), {1, 0}, {1, 1}, {2, 1}, {3, 0}, {7, 4}, {7, 7}}) {
+    for (const std::vector<Segment>& segments :
+         {std::vector<Segment>{{0, 4097}, {4160, 70001}}, std::vector<Segment>{{1, 3}, {100, 4000}}}) {
+      const AccumulateCase c = {
+          .segments = segments, .elements = 80000, .num_parts = num_parts, .microbatch = 2, .own_place = own_place};
+      ExpectAccumulateEqual<float>(c);
+      ExpectAccumulateEqual<BFloat16>(c);
+    }
+  }
 }
 
 // Enough elements that a launch beside compute takes few blocks.

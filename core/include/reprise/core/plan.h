@@ -151,8 +151,10 @@ struct Plan {
 // Byte offset of each group of a unit in its wire gradient, then the total; groups start at multiples of
 // kBufferAlignment, frozen ones take no room.
 std::vector<int64_t> WireOffsets(const Plan& plan, UnitId unit);
-// Parts that each rank receives in a reduction: 1, the sum of all ranks', or one of each other rank where the transport
-// exchanges them.
+// Does a transport exchange the ranks' parts, instead of their sums? Then Accumulate reads a rank's own part where it
+// is.
+bool ExchangesParts(Transport transport);
+// Parts that each rank receives in a reduction: a sum, or one of each other rank.
 int ReceivedParts(const Plan& plan, Transport transport);
 // In an exchange: which of the parts that rank `to` receives is that of rank `from`, another one. They are in order.
 inline int PlaceOfPart(int from, int to) { return from < to ? from : from - 1; }

@@ -27,7 +27,8 @@ enum class WriteMode : uint8_t { kAssign, kAdd };
 
 // How gradients and weights travel (DESIGN of each: core/README.md). kAuto is an option, never in a schedule.
 //   kDefault: all-gather; reduce-scatter in wire dtype, then accumulate the reduced part.
-//   kSymmetric, kCopyEngine: all-gather; exchange of all parts in wire dtype, then one sum of all parts in fp32.
+//   kSymmetric, kCopyEngine: all-gather; exchange of the parts in wire dtype, then one sum of all parts in fp32, of
+//   which a rank's own is read in its wire gradient.
 enum class Transport : uint8_t { kAuto, kDefault, kSymmetric, kCopyEngine };
 
 // ---- buffer uses ----
@@ -49,7 +50,7 @@ enum class Role : uint8_t {
   kInputGradient,      // tensor
   kParameterGradient,  // parameter: where backward writes
   kWire,               // group, or parameter where a command touches only that part: gradient in wire dtype
-  kReceived,           // group: what the reduce-scatter delivers: the reduced part, or all parts
+  kReceived,           // group: what the reduce-scatter delivers: the reduced part, or the other ranks' parts
   kAccumulator,        // group: this rank's part of the summed gradient
   kMaster,             // group: this rank's part of the master weights
   kOptimizerState,     // group; several uses with one group are the states in order

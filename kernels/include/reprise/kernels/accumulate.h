@@ -26,6 +26,9 @@ struct ReduceAccumulateArguments {
   DType wire_dtype = DType::kBFloat16;
   const void* parts = nullptr;  // one from each rank, in rank order; a reduced gradient is one part
   int num_parts = 1;
+  // If set: one more part, which lies by itself and stands before parts[own_place] in the order.
+  const void* own = nullptr;
+  int own_place = 0;
   int64_t elements = 0;  // of the accumulator and of each part
   float* accumulator = nullptr;
   // Of the accumulator and of each part, in order and apart; the rest is neither read nor written.
