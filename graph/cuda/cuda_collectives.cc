@@ -111,27 +111,26 @@ class Collectives {
   }
 
  private:
-  // Own parts are copied by the device's multiprocessors: before the ranks meet such a copy starts together with the
-  // compute command beside it, and afterwards it would find every multiprocessor taken by a persistent matrix product
-  // until that ends.
+  // A rank's own part is copied by the device's multiprocessors, before the others are there: such a copy starts
+  // together with the compute command beside it, and later it would find every multiprocessor taken by a persistent
+  // matrix product until that ends.
   absl::Status CopyGather(const AllGather& gather) const {
-    std::vector<PeerCopy> copies;
+    std::vector<PeerCopy> own_copies, copies;
     REPRISE_RETURN_IF_ERROR(ForEachGroup(
         gather.unit, Role::kGathered, [&](const FlatGroup& group, const BufferUse& gathered) -> absl::Status {
           REPRISE_ASSIGN_OR_RETURN(const std::byte* const shard,
                                    uses_.Address<const std::byte>(Role::kShard, gathered.id));
           const int64_t part = group.shard_elements * SizeOf(group.dtype);
           std::byte* const own = uses_.Pointer<std::byte>(gathered) + rank_.rank() * part;
-          REPRISE_RETURN_IF_ERROR(kernels::CudaStatus(
-              cudaMemcpyAsync(own, shard, static_cast<size_t>(part), cudaMemcpyDeviceToDevice, stream_),
-              "copying a rank's own part"));
+          own_copies.push_back({.to = own, .from = shard, .num_bytes = part});
           return ForEachPeer([&](int peer) -> absl::Status {
             REPRISE_ASSIGN_OR_RETURN(std::byte* const to, AtPeer(own, peer));
             copies.push_back({.to = to, .from = shard, .num_bytes = part});
             return absl::OkStatus();
           });
         }));
-    return CopyToPeers(rank_.driver(), rank_.peer_flags(command_.lane), copies, stream_);
+    return CopyToPeers(rank_.driver(), rank_.peer_flags(command_.lane), copies, stream_,
+                       [&] { return Copy(own_copies, stream_); });
   }
 
   absl::Status CopyExchange(const ReduceScatter& reduce) const {

@@ -27,38 +27,62 @@ CUstreamBatchMemOpParams WaitUntilSet(uint32_t* flag) {
   return operation;
 }
 
-// Sets one's flag at every other rank, then waits for every other rank's.
+using Operations = std::vector<CUstreamBatchMemOpParams>;
+
+// Sets this rank's flag at every other one.
 template <class Flag>
-absl::Status Meet(const DriverApi& driver, const PeerFlags& flags, const Flag& flag, cudaStream_t stream) {
-  std::vector<CUstreamBatchMemOpParams> operations;
+void Tell(const PeerFlags& flags, const Flag& flag, Operations& operations) {
   for (int peer = 0; peer < flags.size(); ++peer) {
     if (peer != flags.rank) operations.push_back(Write(flag(peer, flags.rank), PeerFlags::kSet));
   }
+}
+
+// Waits for every other rank's flag here, and clears it.
+template <class Flag>
+void Await(const PeerFlags& flags, const Flag& flag, Operations& operations) {
   for (int peer = 0; peer < flags.size(); ++peer) {
     if (peer == flags.rank) continue;
     operations.push_back(WaitUntilSet(flag(flags.rank, peer)));
     operations.push_back(Write(flag(flags.rank, peer), PeerFlags::kClear));
   }
+}
+
+absl::Status Enqueue(const DriverApi& driver, Operations& operations, cudaStream_t stream) {
   if (operations.empty()) return absl::OkStatus();
-  return DriverStatus(
-      driver.stream_batch_mem_op(stream, static_cast<unsigned>(operations.size()), operations.data(), /*flags=*/0),
-      "cuStreamBatchMemOp");
+  const CUresult result =
+      driver.stream_batch_mem_op(stream, static_cast<unsigned>(operations.size()), operations.data(), /*flags=*/0);
+  operations.clear();
+  return DriverStatus(result, "cuStreamBatchMemOp");
 }
 
 }  // namespace
 
-absl::Status CopyToPeers(const DriverApi& driver, const PeerFlags& flags, absl::Span<const PeerCopy> copies,
-                         cudaStream_t stream) {
-  REPRISE_RETURN_IF_ERROR(Meet(
-      driver, flags, [&](int owner, int from) { return flags.ready(owner, from); }, stream));
+absl::Status Copy(absl::Span<const PeerCopy> copies, cudaStream_t stream) {
   for (const PeerCopy& copy : copies) {
     if (copy.num_bytes == 0) continue;
     REPRISE_RETURN_IF_ERROR(CudaStatus(
         cudaMemcpyAsync(copy.to, copy.from, static_cast<size_t>(copy.num_bytes), cudaMemcpyDeviceToDevice, stream),
-        "copying to another rank"));
+        "copying between ranks"));
   }
-  return Meet(
-      driver, flags, [&](int owner, int from) { return flags.written(owner, from); }, stream);
+  return absl::OkStatus();
+}
+
+absl::Status CopyToPeers(const DriverApi& driver, const PeerFlags& flags, absl::Span<const PeerCopy> copies,
+                         cudaStream_t stream, const std::function<absl::Status()>& meanwhile) {
+  const auto ready = [&](int owner, int from) { return flags.ready(owner, from); };
+  const auto written = [&](int owner, int from) { return flags.written(owner, from); };
+  Operations operations;
+  Tell(flags, ready, operations);
+  if (meanwhile) {
+    REPRISE_RETURN_IF_ERROR(Enqueue(driver, operations, stream));
+    REPRISE_RETURN_IF_ERROR(meanwhile());
+  }
+  Await(flags, ready, operations);
+  REPRISE_RETURN_IF_ERROR(Enqueue(driver, operations, stream));
+  REPRISE_RETURN_IF_ERROR(Copy(copies, stream));
+  Tell(flags, written, operations);
+  Await(flags, written, operations);
+  return Enqueue(driver, operations, stream);
 }
 
 }  // namespace reprise::internal

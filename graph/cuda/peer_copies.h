@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -25,23 +26,27 @@ struct PeerFlags {
   std::vector<uint32_t*> blocks = {};  // of each rank, by rank, as addresses of this rank's device
 
   int size() const { return static_cast<int>(blocks.size()); }
-  // In the block of `owner`, set by `from`: that it may be written to, and that it has written.
+  // In the block of `owner`, set by `from`: that `from` may be written to, and that it has written.
   uint32_t* ready(int owner, int from) const { return blocks[static_cast<size_t>(owner)] + from; }
   uint32_t* written(int owner, int from) const { return blocks[static_cast<size_t>(owner)] + size() + from; }
 };
 
 struct PeerCopy {
-  void* to = nullptr;  // in another rank's memory
+  void* to = nullptr;  // in any rank's memory
   const void* from = nullptr;
   int64_t num_bytes = 0;
 };
 
-// (c) Waits until every other rank's stream is here too, copies, and waits until every other rank has: what they copy
-// to this rank lies there for what the stream runs next. All ranks of the flags take part, with copies or without. Can
-// be captured. While a rank is missing the stream waits; what sets this rank's block to kSet again and again until the
-// stream ends makes it go on.
+// Enqueues the copies; those of nothing are left out.
+absl::Status Copy(absl::Span<const PeerCopy> copies, cudaStream_t stream);
+
+// (c) Tells the other ranks that this rank's memory may be written to, waits until they all have told, copies, and
+// waits until they all have copied: what they copy to this rank lies there for what the stream runs next. All ranks of
+// the flags take part, with copies or without. `meanwhile`, if there is one, enqueues what may run before the others
+// are there. Can be captured. While a rank is missing the stream waits; what sets this rank's block to kSet again and
+// again until the stream ends makes it go on.
 absl::Status CopyToPeers(const DriverApi& driver, const PeerFlags& flags, absl::Span<const PeerCopy> copies,
-                         cudaStream_t stream);
+                         cudaStream_t stream, const std::function<absl::Status()>& meanwhile = nullptr);
 
 }  // namespace reprise::internal
 

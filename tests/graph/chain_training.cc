@@ -58,6 +58,7 @@ void RunCheckedStep(const ChainTraining& training, int64_t step, const StepValue
   ASSERT_NO_FATAL_FAILURE(ExpectGradients(training, want, done));
   ASSERT_THAT(training.session->EndStep(), IsOk());
   REPRISE_ASSERT_OK_AND_ASSIGN(done.after, ReadAll(*training.parameters));
+  ASSERT_THAT(training.session->Synchronize(), IsOk());
   const std::vector<StepMetrics> metrics = training.session->PollMetrics();
   ASSERT_EQ(metrics.size(), 1u);
   done.metrics = metrics[0];
