@@ -377,29 +377,42 @@ absl::Status CudaRank::CheckPeers(absl::Duration waited) const {
 void CudaRank::Fail(const absl::Status& status) {
   failed_ = status;
   bootstrap_->TellBroken(status);
-  const cudaEvent_t last = launched_ > 0 ? ends_[(launched_ - 1) % kMaxOutstanding].get() : waited_for_.get();
   // An abort would wait for what cannot end, and hold locks of the driver meanwhile.
-  lost_ = endless_waits_ && cudaEventQuery(last) == cudaErrorNotReady;
+  lost_ = endless_waits_ && !Ends(absl::ZeroDuration());
   if (lost_) {
     for (LaneParts& lane : lanes_) lane.communicator = nullptr;
     return;
   }
-  // An abort raises its communicator's flag for good, so that the collectives of every graph still queued leave, and
-  // returns once no graph holds the communicator: after the last executable is gone.
-  for (LaneParts& lane : lanes_) {
-    if (lane.communicator == nullptr) continue;
-    aborting_.emplace_back([device = device_, aborted = std::exchange(lane.communicator, nullptr)] {
-      const CallerState caller(device);
-      ncclCommAbort(aborted);
-    });
+  // Copies to the other ranks go through windows of the all-gather lane's communicator, which an abort takes away while
+  // they may be queued: it comes once they are done, if they can be.
+  if (flags_ != nullptr && !Ends(kPeersGrace)) {
+    Abort(Lane::kReduceScatter);
+    Ends(kPeersGrace);
   }
-  const absl::Time give_up = absl::Now() + kAbortTime;
+  for (const Lane lane : kCommunicatingLanes) Abort(lane);
+  lost_ = !Ends(kAbortTime);
+}
+
+void CudaRank::Abort(Lane lane) {
+  ncclComm_t& communicator = lanes_[static_cast<int>(lane)].communicator;
+  if (communicator == nullptr) return;
+  // It raises its communicator's flag for good, so that the collectives of every graph still queued leave, and returns
+  // once no graph holds the communicator: after the last executable is gone.
+  aborting_.emplace_back([device = device_, aborted = std::exchange(communicator, nullptr)] {
+    const CallerState caller(device);
+    ncclCommAbort(aborted);
+  });
+}
+
+bool CudaRank::Ends(absl::Duration within) {
+  const cudaEvent_t last = launched_ > 0 ? ends_[(launched_ - 1) % kMaxOutstanding].get() : waited_for_.get();
+  const absl::Time give_up = absl::Now() + within;
   while (cudaEventQuery(last) == cudaErrorNotReady) {
+    if (absl::Now() >= give_up) return false;
     SetPeerFlags();
     absl::SleepFor(absl::Milliseconds(1));
-    lost_ = absl::Now() > give_up;
-    if (lost_) return;
   }
+  return true;
 }
 
 absl::StatusOr<int64_t> CudaRank::FreeBytes() const {

@@ -133,6 +133,10 @@ class CudaRank : public std::enable_shared_from_this<CudaRank> {
   void Abandon();
   // Makes copies that wait for other ranks go on.
   void SetPeerFlags();
+  // Makes the lane's collectives leave the device.
+  void Abort(Lane lane);
+  // Does the device come to the end of what was launched, with copies that wait for other ranks made to go on?
+  bool Ends(absl::Duration within);
   // What the launch stream runs from now on comes after what was staged.
   absl::Status EndStaging();
 

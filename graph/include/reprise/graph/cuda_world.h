@@ -43,7 +43,7 @@ struct CudaWorldOptions {
 // dies makes the waits of the others end with Unavailable; the world is then of no further use.
 //
 // The transports kSymmetric and kCopyEngine need NCCL 2.28.7 or later and all ranks on one host; recording is otherwise
-// Unavailable on every rank. While one of their collectives waits for a rank that is gone nothing makes it leave the
+// Unavailable on every rank. While a collective of kSymmetric waits for a rank that is gone nothing makes it leave the
 // device: what it uses is not given back before the process ends.
 absl::StatusOr<std::shared_ptr<World>> CreateCudaWorld(const LaunchEnvironment& launch,
                                                        const CudaWorldOptions& options = {});
