@@ -38,16 +38,20 @@ absl::StatusOr<Json> Read(const std::string& path) {
 }
 
 absl::StatusOr<Choices> ChoicesOf(const Json& json, const std::string& device, const std::string& path) {
+  const auto refuse = [&](absl::string_view place, absl::string_view wanted) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("tuning file ", path, ", \"", device, "\"", place, ": not ", wanted, "; remove this entry"));
+  };
   Choices choices;
   if (!json.contains(device)) return choices;
-  const Json& products = json[device].is_object() ? json[device].value(kProducts, Json::object()) : json[device];
+  const Json& entry = json[device];
+  if (!entry.is_object()) return refuse("", "an object");
+  if (!entry.contains(kProducts)) return choices;
+  const Json& products = entry[kProducts];
+  if (!products.is_object()) return refuse(absl::StrCat(", \"", kProducts, "\""), "an object");
   for (const auto& [key, choice] : products.items()) {
-    if (products.is_object() && choice.is_string()) {
-      choices.emplace(key, choice.get<std::string>());
-      continue;
-    }
-    return absl::InvalidArgumentError(absl::StrCat("tuning file ", path, ", \"", device, "\", \"", kProducts, "\", \"",
-                                                   key, "\": not a text; remove this entry"));
+    if (!choice.is_string()) return refuse(absl::StrCat(", \"", kProducts, "\", \"", key, "\""), "a text");
+    choices.emplace(key, choice.get<std::string>());
   }
   return choices;
 }
@@ -113,6 +117,7 @@ absl::Status Tune(World& world, CudaRank& rank, const std::string& path) {
     if (after == before) return after;
     REPRISE_ASSIGN_OR_RETURN(Json json, Read(path));
     REPRISE_ASSIGN_OR_RETURN(const std::string device, NameOfDevice(rank));
+    REPRISE_RETURN_IF_ERROR(ChoicesOf(json, device, path).status());  // it may be another file by now
     for (const auto& [key, choice] : after) json[device][kProducts][key] = choice;
     REPRISE_RETURN_IF_ERROR(Write(path, json));
     return after;

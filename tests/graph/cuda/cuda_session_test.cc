@@ -12,6 +12,7 @@
 #include <optional>
 
 #include "absl/strings/str_cat.h"
+#include "nlohmann/json.hpp"
 #include "reprise/graph/host_world.h"
 #include "reprise/graph/train_session.h"
 #include "tests/conformance/conformance.h"
@@ -229,6 +230,40 @@ TEST_F(CudaTuningTest, AFileThatIsNoneIsRefusedByName) {
                 StatusIs(absl::StatusCode::kInvalidArgument, AllOf(HasSubstr(path_), HasSubstr("no JSON object"))));
     if (launch.size > 1) break;
   }
+}
+
+TEST_F(CudaTuningTest, EntriesThatAreNoneAreRefusedByTheirPlace) {
+  REPRISE_ASSERT_OK_AND_ASSIGN(const LaunchEnvironment launch, DetectLaunch());
+  if (launch.size > 1) GTEST_SKIP() << "one rank's file is enough";
+  {
+    REPRISE_ASSERT_OK_AND_ASSIGN(const std::shared_ptr<World> world, NewCudaWorld({.tuning_file = path_}));
+    ASSERT_THAT(Train(world, Execution::kGraph, Transport::kDefault, 1), IsOk());
+  }
+  const nlohmann::json made = nlohmann::json::parse(Contents());
+  const std::string device = made.begin().key(), key = made[device]["products"].begin().key();
+  const auto refused = [&](const nlohmann::json& json, const std::string& why) {
+    Write(json.dump());
+    EXPECT_THAT(NewCudaWorld({.tuning_file = path_}),
+                StatusIs(absl::StatusCode::kInvalidArgument, AllOf(HasSubstr(path_), HasSubstr(why))));
+  };
+  for (const nlohmann::json& value :
+       {nlohmann::json(), nlohmann::json::array(), nlohmann::json("x"), nlohmann::json(3)}) {
+    nlohmann::json json = made;
+    json[device] = value;
+    refused(json, absl::StrCat("\"", device, "\": not an object"));
+    json = made;
+    json[device]["products"] = value;
+    refused(json, "\"products\": not an object");
+    if (value.is_string()) continue;
+    json = made;
+    json[device]["products"][key] = value;
+    refused(json, absl::StrCat("\"", key, "\": not a text"));
+  }
+  nlohmann::json json = made;
+  json[device]["products"][key] = "x";
+  Write(json.dump());
+  EXPECT_THAT(NewCudaWorld({.tuning_file = path_}),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("no choice of a matrix product's kernel")));
 }
 
 TEST_F(CudaTuningTest, AFileThatCannotBeWrittenIsNamed) {
