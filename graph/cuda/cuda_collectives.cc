@@ -1,5 +1,6 @@
 #include "graph/cuda/cuda_collectives.h"
 
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -129,8 +130,7 @@ class Collectives {
             return absl::OkStatus();
           });
         }));
-    return CopyToPeers(rank_.driver(), rank_.peer_flags(command_.lane), copies, stream_,
-                       [&] { return Copy(own_copies, stream_); });
+    return CopyToOthers(copies, [&] { return Copy(own_copies, stream_); });
   }
 
   absl::Status CopyExchange(const ReduceScatter& reduce) const {
@@ -147,7 +147,16 @@ class Collectives {
             return absl::OkStatus();
           });
         }));
-    return CopyToPeers(rank_.driver(), rank_.peer_flags(command_.lane), copies, stream_);
+    return CopyToOthers(copies, /*meanwhile=*/nullptr);
+  }
+
+  absl::Status CopyToOthers(const std::vector<PeerCopy>& copies, const std::function<absl::Status()>& meanwhile) const {
+    const PeerFlags& flags = rank_.peer_flags(command_.lane);
+    if (rank_.size() > 1 && flags.size() != rank_.size()) {
+      return absl::InternalError(absl::StrCat(Describe(*bindings_.plan, command_.command), ": there are flags of ",
+                                              flags.size(), " ranks of ", rank_.size(), "; see PrepareTransport"));
+    }
+    return CopyToPeers(rank_.driver(), flags, copies, stream_, meanwhile);
   }
 
   // What lies at `mine` on this rank, on another.
@@ -163,11 +172,10 @@ class Collectives {
   ncclComm_t communicator() const { return rank_.communicator(command_.lane); }
   static size_t Count(const FlatGroup& group) { return static_cast<size_t>(group.shard_elements); }
 
+  // From the next rank on, so that not all ranks copy to one at a time.
   template <class Body>
   absl::Status ForEachPeer(const Body& body) const {
-    for (int peer = 0; peer < rank_.size(); ++peer) {
-      if (peer != rank_.rank()) REPRISE_RETURN_IF_ERROR(body(peer));
-    }
+    for (int i = 1; i < rank_.size(); ++i) REPRISE_RETURN_IF_ERROR(body((rank_.rank() + i) % rank_.size()));
     return absl::OkStatus();
   }
   template <class Body>

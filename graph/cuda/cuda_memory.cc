@@ -75,16 +75,14 @@ class CudaMemory : public MemoryBlock {
     windows_.emplace_back(communicator, window);
     return absl::OkStatus();
   }
-  absl::Status OpenToPeers(const std::shared_ptr<MemoryBlock>& self) {
+  absl::Status FindPeers() {
     if (kind_ != MemoryKind::kCommunicating || num_bytes_ == 0 || !peers_.empty()) return absl::OkStatus();
-    const ncclComm_t communicator = rank_->communicator(Lane::kAllGather);
-    REPRISE_RETURN_IF_ERROR(Register(self, communicator));
-    REPRISE_ASSIGN_OR_RETURN(peers_, rank_->PeerAddresses(WindowOf(communicator)));
+    REPRISE_ASSIGN_OR_RETURN(peers_, rank_->PeerAddresses(WindowOf(rank_->communicator(Lane::kAllGather))));
     return absl::OkStatus();
   }
   std::byte* PeerAddress(const void* mine, int peer) const {
-    const auto offset = static_cast<const std::byte*>(mine) - static_cast<const std::byte*>(address_);
-    if (peers_.empty() || offset < 0 || offset >= num_bytes_) return nullptr;
+    const uintptr_t offset = reinterpret_cast<uintptr_t>(mine) - reinterpret_cast<uintptr_t>(address_);
+    if (peers_.empty() || offset >= static_cast<uintptr_t>(num_bytes_)) return nullptr;
     return peers_[static_cast<size_t>(peer)] + offset;
   }
 
@@ -130,9 +128,9 @@ absl::Status RegisterWindow(const std::shared_ptr<MemoryBlock>& block, ncclComm_
   return memory == nullptr ? absl::OkStatus() : memory->Register(block, communicator);
 }
 
-absl::Status OpenToPeers(const std::shared_ptr<MemoryBlock>& block) {
-  auto* const memory = dynamic_cast<CudaMemory*>(block.get());
-  return memory == nullptr ? absl::OkStatus() : memory->OpenToPeers(block);
+absl::Status FindPeers(MemoryBlock& block) {
+  auto* const memory = dynamic_cast<CudaMemory*>(&block);
+  return memory == nullptr ? absl::OkStatus() : memory->FindPeers();
 }
 
 std::byte* PeerAddress(const MemoryBlock& block, const void* mine, int peer) {

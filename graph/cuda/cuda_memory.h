@@ -18,8 +18,9 @@ absl::StatusOr<std::shared_ptr<MemoryBlock>> AllocateCudaMemory(std::shared_ptr<
 // (c) Opens communicating memory to the other ranks' devices, once for each communicator; nothing for other memory. The
 // block is one that AllocateCudaMemory made.
 absl::Status RegisterWindow(const std::shared_ptr<MemoryBlock>& block, ncclComm_t communicator);
-// (c) The same for copies to the other ranks' memory.
-absl::Status OpenToPeers(const std::shared_ptr<MemoryBlock>& block);
+// For copies to the other ranks' memory, after RegisterWindow for the all-gather lane's communicator and
+// CudaRank::TakePeerFlags: finds out where this rank's device sees it.
+absl::Status FindPeers(MemoryBlock& block);
 // Where this rank's device sees what lies at `mine` in this block on another rank. Null if it is not in this block, or
 // that is not open.
 std::byte* PeerAddress(const MemoryBlock& block, const void* mine, int peer);

@@ -103,6 +103,7 @@ CudaRank::~CudaRank() {
   for (void* workspace : workspaces_) cudaFree(workspace);
   if (norm_sums_ != nullptr) cudaFree(norm_sums_);
   if (flags_ != nullptr) ncclMemFree(flags_);
+  if (peer_addresses_ != nullptr) cudaFree(peer_addresses_);
   flags_stream_ = StreamHandle();
   waited_for_ = EventHandle();
   staged_ = EventHandle();
@@ -205,34 +206,65 @@ absl::StatusOr<ncclWindow_t> CudaRank::NewWindow(ncclComm_t communicator, void* 
 
 absl::StatusOr<std::vector<std::byte*>> CudaRank::PeerAddresses(ncclWindow_t window) {
   const CallerState caller(device_);
-  const size_t num_bytes = static_cast<size_t>(size()) * sizeof(std::byte*);
-  void** found = nullptr;
-  REPRISE_RETURN_IF_ERROR(CudaStatus(cudaMalloc(&found, num_bytes), "taking memory for addresses"));
+  // NCCL gives something else, of which devices know nothing, where it has no windows.
+  cudaPointerAttributes attributes = {};
+  const bool known = window != nullptr && cudaPointerGetAttributes(&attributes, window) == cudaSuccess;
+  if (!known || attributes.type != cudaMemoryTypeDevice) {
+    cudaGetLastError();
+    return absl::UnavailableError(
+        "the devices cannot reach each other's memory through NCCL; see that they have peer access and that neither "
+        "NCCL_WIN_ENABLE nor NCCL_CUMEM_ENABLE is 0, or plan with Transport::kDefault or kAuto");
+  }
   std::vector<std::byte*> addresses(static_cast<size_t>(size()));
-  absl::Status status = CudaStatus(LaunchPeerAddresses(launch_stream_, window, size(), found), "asking for addresses");
-  status.Update(CudaStatus(cudaMemcpyAsync(addresses.data(), found, num_bytes, cudaMemcpyDeviceToHost, launch_stream_),
-                           "asking for addresses"));
-  status.Update(CudaStatus(cudaStreamSynchronize(launch_stream_), "asking for addresses"));
-  cudaFree(found);
-  if (!status.ok()) return status;
+  REPRISE_RETURN_IF_ERROR(
+      CudaStatus(LaunchPeerAddresses(launch_stream_, window, size(), peer_addresses_), "asking for addresses"));
+  REPRISE_RETURN_IF_ERROR(
+      CudaStatus(cudaMemcpyAsync(addresses.data(), peer_addresses_, addresses.size() * sizeof(std::byte*),
+                                 cudaMemcpyDeviceToHost, launch_stream_),
+                 "asking for addresses"));
+  REPRISE_RETURN_IF_ERROR(CudaStatus(cudaStreamSynchronize(launch_stream_), "asking for addresses"));
   return addresses;
 }
 
-absl::Status CudaRank::OpenPeerFlags() {
-  if (flags_ != nullptr) return absl::OkStatus();
+absl::Status CudaRank::TakePeerFlags() {
   const CallerState caller(device_);
-  const size_t words = PeerFlags::kFlagsPerRank * static_cast<size_t>(size());
-  const size_t num_bytes = std::size(kCommunicatingLanes) * words * sizeof(uint32_t);
+  if (flags_stream_.get() == nullptr) {
+    REPRISE_RETURN_IF_ERROR(CudaStatus(cudaStreamCreateWithFlags(flags_stream_.receive(), cudaStreamNonBlocking),
+                                       "creating the stream of flags"));
+  }
+  if (peer_addresses_ == nullptr) {
+    REPRISE_RETURN_IF_ERROR(CudaStatus(cudaMalloc(&peer_addresses_, static_cast<size_t>(size()) * sizeof(std::byte*)),
+                                       "taking memory for addresses"));
+  }
+  if (flags_ != nullptr) return absl::OkStatus();
+  set_flags_.assign(std::size(kCommunicatingLanes) * PeerFlags::kFlagsPerRank * static_cast<size_t>(size()),
+                    PeerFlags::kSet);
+  const size_t num_bytes = set_flags_.size() * sizeof(uint32_t);
   void* memory = nullptr;
   REPRISE_RETURN_IF_ERROR(NcclStatus(ncclMemAlloc(&memory, num_bytes), "taking memory for flags"));
-  flags_ = static_cast<uint32_t*>(memory);
-  REPRISE_RETURN_IF_ERROR(CudaStatus(cudaMemsetAsync(flags_, 0, num_bytes, launch_stream_), "clearing flags"));
-  REPRISE_RETURN_IF_ERROR(CudaStatus(cudaStreamCreateWithFlags(flags_stream_.receive(), cudaStreamNonBlocking),
-                                     "creating the stream of flags"));
-  REPRISE_RETURN_IF_ERROR(CudaStatus(cudaStreamSynchronize(launch_stream_), "clearing flags"));
-  REPRISE_ASSIGN_OR_RETURN(flags_window_, NewWindow(communicator(Lane::kAllGather), memory,
-                                                    static_cast<int64_t>(num_bytes), shared_from_this()));
+  absl::Status status = CudaStatus(cudaMemsetAsync(memory, 0, num_bytes, launch_stream_), "clearing flags");
+  status.Update(CudaStatus(cudaStreamSynchronize(launch_stream_), "clearing flags"));
+  if (status.ok()) {
+    flags_ = static_cast<uint32_t*>(memory);
+  } else {
+    ncclMemFree(memory);
+  }
+  return status;
+}
+
+absl::Status CudaRank::OpenPeerFlags() {
+  if (flags_window_ != nullptr) return absl::OkStatus();
+  const CallerState caller(device_);
+  REPRISE_ASSIGN_OR_RETURN(flags_window_,
+                           NewWindow(communicator(Lane::kAllGather), flags_,
+                                     static_cast<int64_t>(set_flags_.size() * sizeof(uint32_t)), shared_from_this()));
+  return absl::OkStatus();
+}
+
+absl::Status CudaRank::FindPeerFlags() {
+  if (peer_flags(Lane::kAllGather).size() > 0) return absl::OkStatus();
   REPRISE_ASSIGN_OR_RETURN(const std::vector<std::byte*> blocks, PeerAddresses(flags_window_));
+  const size_t words = set_flags_.size() / std::size(kCommunicatingLanes);
   for (size_t l = 0; l < std::size(kCommunicatingLanes); ++l) {
     PeerFlags& flags = lanes_[static_cast<int>(kCommunicatingLanes[l])].peer_flags;
     flags.rank = rank();
@@ -242,11 +274,8 @@ absl::Status CudaRank::OpenPeerFlags() {
 }
 
 void CudaRank::SetPeerFlags() {
-  if (flags_ == nullptr) return;
-  const std::vector<uint32_t> set(
-      std::size(kCommunicatingLanes) * PeerFlags::kFlagsPerRank * static_cast<size_t>(size()), PeerFlags::kSet);
-  cudaMemcpyAsync(flags_, set.data(), set.size() * sizeof(uint32_t), cudaMemcpyHostToDevice, flags_stream_.get());
-  cudaStreamSynchronize(flags_stream_.get());
+  cudaMemcpyAsync(flags_, set_flags_.data(), set_flags_.size() * sizeof(uint32_t), cudaMemcpyHostToDevice,
+                  flags_stream_.get());
 }
 
 absl::Status CudaRank::CheckUsable() const {
@@ -383,14 +412,13 @@ void CudaRank::Fail(const absl::Status& status) {
     for (LaneParts& lane : lanes_) lane.communicator = nullptr;
     return;
   }
-  // Copies to the other ranks go through windows of the all-gather lane's communicator, which an abort takes away while
-  // they may be queued: it comes once they are done, if they can be.
-  if (flags_ != nullptr && !Ends(kPeersGrace)) {
-    Abort(Lane::kReduceScatter);
-    Ends(kPeersGrace);
-  }
-  for (const Lane lane : kCommunicatingLanes) Abort(lane);
+  Abort(Lane::kReduceScatter);
+  // Copies to the other ranks go through windows of this lane's communicator, which an abort takes away: not while they
+  // are queued.
+  if (flags_ == nullptr) Abort(Lane::kAllGather);
   lost_ = !Ends(kAbortTime);
+  if (!lost_) Abort(Lane::kAllGather);
+  lanes_[static_cast<int>(Lane::kAllGather)].communicator = nullptr;
 }
 
 void CudaRank::Abort(Lane lane) {
@@ -409,8 +437,11 @@ bool CudaRank::Ends(absl::Duration within) {
   const absl::Time give_up = absl::Now() + within;
   while (cudaEventQuery(last) == cudaErrorNotReady) {
     if (absl::Now() >= give_up) return false;
-    SetPeerFlags();
-    absl::SleepFor(absl::Milliseconds(1));
+    if (flags_ == nullptr) {
+      absl::SleepFor(absl::Milliseconds(1));
+    } else {
+      SetPeerFlags();  // at once for each wait of what is queued
+    }
   }
   return true;
 }

@@ -62,14 +62,18 @@ class CudaRank : public std::enable_shared_from_this<CudaRank> {
   kernels::CudaKernels& compute_kernels() const { return *lanes_[static_cast<int>(Lane::kCompute)].kernels; }
   // Null if it was not made.
   ncclComm_t communicator(Lane lane) const { return lanes_[static_cast<int>(lane)].communicator; }
-  // (c) The first time, for each communicating lane: flags for copies to the other ranks' memory.
+  // Flags for copies to the other ranks' memory, for each communicating lane: memory, then (c) a window on it, then
+  // their addresses. Each does what was not done before, and nothing but the window asks for other ranks.
+  absl::Status TakePeerFlags();
   absl::Status OpenPeerFlags();
+  absl::Status FindPeerFlags();
   const PeerFlags& peer_flags(Lane lane) const { return lanes_[static_cast<int>(lane)].peer_flags; }
   // (c) A window on memory that ncclMemAlloc gave, in which every rank has its own. `owner` is kept while a rank that
   // went away keeps the call waiting.
   absl::StatusOr<ncclWindow_t> NewWindow(ncclComm_t communicator, void* address, int64_t num_bytes,
                                          std::shared_ptr<const void> owner);
-  // Where this rank's device sees the memory of each rank in it, by rank.
+  // Where this rank's device sees the memory of each rank in it, by rank. After TakePeerFlags. Unavailable if the
+  // devices cannot reach each other's memory.
   absl::StatusOr<std::vector<std::byte*>> PeerAddresses(ncclWindow_t window);
   // Working memory of SumNorm: this rank's two sums, then those of all ranks.
   double* norm_sums() const { return norm_sums_; }
@@ -153,7 +157,9 @@ class CudaRank : public std::enable_shared_from_this<CudaRank> {
   std::array<LaneParts, kNumLanes> lanes_;
   std::vector<void*> workspaces_;
   double* norm_sums_ = nullptr;
-  uint32_t* flags_ = nullptr;  // of all communicating lanes
+  uint32_t* flags_ = nullptr;             // of all communicating lanes
+  std::vector<uint32_t> set_flags_;       // what makes waits for other ranks end
+  std::byte** peer_addresses_ = nullptr;  // device memory, one for each rank
   ncclWindow_t flags_window_ = nullptr;
   StreamHandle flags_stream_;
   EventHandle waited_for_;

@@ -61,22 +61,41 @@ absl::Status PrepareTransport(World& world, const std::shared_ptr<CudaRank>& ran
   if (transport == Transport::kDefault || rank->size() == 1) return absl::OkStatus();
   REPRISE_RETURN_IF_ERROR(world.Agree(absl::StrCat("preparing the transport ", Name(transport)),
                                       CheckAvailable(*rank, transport), bindings.plan->fingerprint));
+  const auto agree = [&](absl::string_view phase, const absl::Status& status) {
+    return world.Agree(absl::StrCat(phase, " the transport ", Name(transport)), status, {});
+  };
+  const auto for_each_block = [&](const auto& body) {
+    absl::Status status;
+    for (const std::shared_ptr<MemoryBlock>& block : bindings.memory) {
+      if (status.ok()) status = body(block);
+    }
+    return status;
+  };
   REPRISE_RETURN_IF_ERROR(rank->Wait());
-  absl::Status status;
   if (transport == Transport::kSymmetric) {
     rank->AllowEndlessWaits();
-    for (const std::shared_ptr<MemoryBlock>& block : bindings.memory) {
-      for (const Lane lane : CudaRank::kCommunicatingLanes) {
-        if (status.ok()) status = RegisterWindow(block, rank->communicator(lane));
-      }
-    }
-  } else {
-    status = rank->OpenPeerFlags();
-    for (const std::shared_ptr<MemoryBlock>& block : bindings.memory) {
-      if (status.ok()) status = OpenToPeers(block);
-    }
+    return agree("registering memory for", for_each_block([&](const std::shared_ptr<MemoryBlock>& block) {
+                   absl::Status status;
+                   for (const Lane lane : CudaRank::kCommunicatingLanes) {
+                     if (status.ok()) status = RegisterWindow(block, rank->communicator(lane));
+                   }
+                   return status;
+                 }));
   }
-  return world.Agree(absl::StrCat("registering memory for the transport ", Name(transport)), status, {});
+  // Votes around what needs every rank.
+  REPRISE_RETURN_IF_ERROR(agree("taking memory for", rank->TakePeerFlags()));
+  absl::Status windows = rank->OpenPeerFlags();
+  if (windows.ok()) {
+    windows = for_each_block([&](const std::shared_ptr<MemoryBlock>& block) {
+      return RegisterWindow(block, rank->communicator(Lane::kAllGather));
+    });
+  }
+  REPRISE_RETURN_IF_ERROR(agree("registering memory for", windows));
+  absl::Status addresses = rank->FindPeerFlags();
+  if (addresses.ok()) {
+    addresses = for_each_block([](const std::shared_ptr<MemoryBlock>& block) { return FindPeers(*block); });
+  }
+  return agree("finding the other ranks' memory for", addresses);
 }
 
 }  // namespace reprise::internal

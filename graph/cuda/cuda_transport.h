@@ -6,7 +6,6 @@
 
 #include "absl/status/status.h"
 #include "graph/cuda/cuda_rank.h"
-#include "reprise/core/schedule.h"
 #include "reprise/graph/bindings.h"
 #include "reprise/graph/world.h"
 

@@ -152,7 +152,11 @@ absl::StatusOr<Facts> FactsOf(const LaunchEnvironment& launch, const CudaWorldOp
   REPRISE_RETURN_IF_ERROR(NcclStatus(ncclGetVersion(&version), "asking for NCCL's version"));
   facts.nccl_version = internal::NcclVersionName(version);
   facts.settings = launch.nccl_settings.empty() ? "no NCCL settings" : launch.nccl_settings;
-  facts.tuning = options.tuning_file.empty() ? "no tuning file" : "a tuning file";
+  facts.tuning = "no tuning file";
+  if (!options.tuning_file.empty()) {
+    REPRISE_ASSIGN_OR_RETURN(const std::string tuned, internal::TunedDevice(device));
+    facts.tuning = absl::StrCat("a tuning file for ", tuned);
+  }
   cudaDeviceProp properties;
   REPRISE_RETURN_IF_ERROR(CudaStatus(cudaGetDeviceProperties(&properties, device), "asking for the device"));
   facts.device = absl::StrCat("device ", absl::BytesToHexString(absl::string_view(properties.uuid.bytes, 16)));
@@ -190,7 +194,9 @@ absl::Status CheckFacts(CudaWorld& world, const Facts& facts) {
   REPRISE_ASSIGN_OR_RETURN(const std::vector<std::string> devices, exchange(facts.device));
   REPRISE_RETURN_IF_ERROR(CheckEqual("NCCL", versions, "start every rank with the same library"));
   REPRISE_RETURN_IF_ERROR(CheckEqual("NCCL settings", settings, "set the same NCCL_ variables on every rank"));
-  REPRISE_RETURN_IF_ERROR(CheckEqual("tuning", tuning, "set CudaWorldOptions::tuning_file on every rank or on none"));
+  REPRISE_RETURN_IF_ERROR(CheckEqual(
+      "tuning", tuning,
+      "set CudaWorldOptions::tuning_file on every rank, where all have the same GPU and libraries, or on none"));
   return CheckApart(devices);
 }
 

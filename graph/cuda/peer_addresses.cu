@@ -5,15 +5,15 @@
 namespace reprise::internal {
 namespace {
 
-__global__ void PeerAddresses(ncclWindow_t window, int size, void** addresses) {
+__global__ void PeerAddresses(ncclWindow_t window, int size, std::byte** addresses) {
   for (int rank = threadIdx.x; rank < size; rank += blockDim.x) {
-    addresses[rank] = ncclGetLsaPointer(window, /*offset=*/0, rank);
+    addresses[rank] = static_cast<std::byte*>(ncclGetLsaPointer(window, /*offset=*/0, rank));
   }
 }
 
 }  // namespace
 
-cudaError_t LaunchPeerAddresses(cudaStream_t stream, ncclWindow_t window, int size, void** addresses) {
+cudaError_t LaunchPeerAddresses(cudaStream_t stream, ncclWindow_t window, int size, std::byte** addresses) {
   PeerAddresses<<<1, 32, 0, stream>>>(window, size, addresses);
   return cudaGetLastError();
 }

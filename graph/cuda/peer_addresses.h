@@ -5,11 +5,13 @@
 #include <cuda_runtime_api.h>
 #include <nccl.h>
 
+#include <cstddef>
+
 namespace reprise::internal {
 
 // addresses[rank] = where the memory of `rank` in the window starts, for each of `size` ranks on one host, all of the
 // window's communicator. `addresses` is device memory.
-cudaError_t LaunchPeerAddresses(cudaStream_t stream, ncclWindow_t window, int size, void** addresses);
+cudaError_t LaunchPeerAddresses(cudaStream_t stream, ncclWindow_t window, int size, std::byte** addresses);
 
 }  // namespace reprise::internal
 

@@ -18,8 +18,8 @@
 namespace reprise::internal {
 namespace {
 
-// {"NVIDIA H200, CUDA 13.0, cuBLASLt 13.0.2": {"products": {key: choice}}}, where an algorithm is what the library says
-// that it is, of this version and on this GPU.
+// {"NVIDIA H200, 132 multiprocessors, CUDA driver 13.0, cuBLASLt 130100": {"products": {key: choice}}}, where an
+// algorithm is what the library says that it is, of this version and on this GPU.
 using Json = nlohmann::ordered_json;
 constexpr char kProducts[] = "products";
 using Choices = std::map<std::string, std::string>;
@@ -72,10 +72,29 @@ absl::Status Write(const std::string& path, const Json& json) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::string> NameOfDevice(CudaRank& rank) {
+// (c) What rank 0 found is what every rank uses.
+absl::Status Share(World& world, CudaRank& rank, const std::string& path, const absl::StatusOr<Choices>& found,
+                   absl::string_view phase) {
+  const std::string mine = rank.rank() == 0 && found.ok() ? Json(*found).dump() : std::string();
+  REPRISE_ASSIGN_OR_RETURN(const std::vector<std::string> all, world.ExchangeBytes({mine}));
+  absl::Status status = found.status();
+  const Json json = Json::parse(all[0], /*callback=*/nullptr, /*allow_exceptions=*/false);
+  if (status.ok() && json.is_object()) {
+    const CallerState caller(rank.device());
+    status = rank.compute_kernels().Choose(json.get<Choices>());
+    if (!status.ok()) {
+      status = absl::Status(status.code(), absl::StrCat("tuning file ", path, ": ", std::string(status.message()),
+                                                        "; remove this entry"));
+    }
+  }
+  return world.Agree(phase, status, {});
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> TunedDevice(int device) {
   cudaDeviceProp properties;
-  REPRISE_RETURN_IF_ERROR(
-      kernels::CudaStatus(cudaGetDeviceProperties(&properties, rank.device()), "asking for the device"));
+  REPRISE_RETURN_IF_ERROR(kernels::CudaStatus(cudaGetDeviceProperties(&properties, device), "asking for the device"));
   int driver = 0;
   REPRISE_RETURN_IF_ERROR(kernels::CudaStatus(cudaDriverGetVersion(&driver), "asking for the driver's version"));
   const size_t library = kernels::CublasLtVersion();
@@ -83,27 +102,15 @@ absl::StatusOr<std::string> NameOfDevice(CudaRank& rank) {
                       driver / 1000, ".", driver % 1000 / 10, ", cuBLASLt ", library);
 }
 
-// (c) What rank 0 found is what every rank uses.
-absl::Status Share(World& world, CudaRank& rank, const absl::StatusOr<Choices>& found, absl::string_view phase) {
-  const std::string mine = rank.rank() == 0 && found.ok() ? Json(*found).dump() : std::string();
-  REPRISE_ASSIGN_OR_RETURN(const std::vector<std::string> all, world.ExchangeBytes({mine}));
-  absl::Status status = found.status();
-  const Json json = Json::parse(all[0], /*callback=*/nullptr, /*allow_exceptions=*/false);
-  if (status.ok() && json.is_object()) status = rank.compute_kernels().Choose(json.get<Choices>());
-  return world.Agree(phase, status, {});
-}
-
-}  // namespace
-
 absl::Status LoadTuning(World& world, CudaRank& rank, const std::string& path) {
   const auto load = [&]() -> absl::StatusOr<Choices> {
     if (rank.rank() != 0) return Choices();
     const CallerState caller(rank.device());
     REPRISE_ASSIGN_OR_RETURN(const Json json, Read(path));
-    REPRISE_ASSIGN_OR_RETURN(const std::string device, NameOfDevice(rank));
+    REPRISE_ASSIGN_OR_RETURN(const std::string device, TunedDevice(rank.device()));
     return ChoicesOf(json, device, path);
   };
-  return Share(world, rank, load(), "reading the tuning file");
+  return Share(world, rank, path, load(), "reading the tuning file");
 }
 
 absl::Status Tune(World& world, CudaRank& rank, const std::string& path) {
@@ -113,16 +120,24 @@ absl::Status Tune(World& world, CudaRank& rank, const std::string& path) {
     const CallerState caller(rank.device());
     const Choices before = rank.compute_kernels().choices();
     REPRISE_RETURN_IF_ERROR(rank.compute_kernels().Tune());
-    const Choices after = rank.compute_kernels().choices();
+    Choices after = rank.compute_kernels().choices();
     if (after == before) return after;
     REPRISE_ASSIGN_OR_RETURN(Json json, Read(path));
-    REPRISE_ASSIGN_OR_RETURN(const std::string device, NameOfDevice(rank));
-    REPRISE_RETURN_IF_ERROR(ChoicesOf(json, device, path).status());  // it may be another file by now
-    for (const auto& [key, choice] : after) json[device][kProducts][key] = choice;
+    REPRISE_ASSIGN_OR_RETURN(const std::string device, TunedDevice(rank.device()));
+    // What another process chose meanwhile stays.
+    REPRISE_ASSIGN_OR_RETURN(const Choices now, ChoicesOf(json, device, path));
+    for (auto& [key, choice] : after) {
+      const auto kept = now.find(key);
+      if (kept != now.end()) {
+        choice = kept->second;
+      } else {
+        json[device][kProducts][key] = choice;
+      }
+    }
     REPRISE_RETURN_IF_ERROR(Write(path, json));
     return after;
   };
-  return Share(world, rank, tune(), "choosing kernels");
+  return Share(world, rank, path, tune(), "choosing kernels");
 }
 
 }  // namespace reprise::internal

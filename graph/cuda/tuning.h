@@ -11,11 +11,14 @@
 
 namespace reprise::internal {
 
+// What choices are for, in messages and in the file.
+absl::StatusOr<std::string> TunedDevice(int device);
+
 // (c) Gives every rank the choices of rank 0's file, if that exists. InvalidArgument if it cannot be understood.
 absl::Status LoadTuning(World& world, CudaRank& rank, const std::string& path);
 
-// (c) Rank 0 measures for what ran so far and has no choice yet, and adds that to its file; every rank gets its
-// choices.
+// (c) Rank 0 measures for what ran so far and has no choice yet, and adds what the file still lacks; every rank gets
+// its choices, so that no vote needs them.
 absl::Status Tune(World& world, CudaRank& rank, const std::string& path);
 
 }  // namespace reprise::internal

@@ -204,7 +204,8 @@ class KernelsOfStream : public CudaKernels {
   std::map<std::string, std::string> choices() const override {
     std::map<std::string, std::string> choices;
     for (const auto& [key, choice] : gemm_->choices()) {
-      if (!gemm_->first_choices().contains(key)) choices.emplace(ToText(key), ToText(choice));
+      if (gemm_->first_choices().contains(key) || !MayLack(key, choice)) continue;
+      choices.emplace(ToText(key), ToText(choice));
     }
     return choices;
   }
@@ -212,7 +213,7 @@ class KernelsOfStream : public CudaKernels {
     for (const auto& [key_text, choice_text] : choices) {
       GemmKey key;
       std::optional<GemmAlgorithm> choice;
-      if (!FromText(key_text, key) || !FromText(choice_text, choice)) {
+      if (!FromText(key_text, key) || !FromText(choice_text, choice) || !MayLack(key, choice)) {
         return absl::InvalidArgumentError(
             absl::StrCat("\"", key_text, "\": \"", choice_text, "\" is no choice of a matrix product's kernel"));
       }
@@ -225,6 +226,10 @@ class KernelsOfStream : public CudaKernels {
   template <class T>
   T* Workspace(int64_t offset_bytes = 0) const {
     return reinterpret_cast<T*>(static_cast<std::byte*>(workspace_) + offset_bytes);
+  }
+  // Only a product with GELU may be left to other kernels.
+  static bool MayLack(const GemmKey& key, const std::optional<GemmAlgorithm>& choice) {
+    return choice.has_value() || key.epilogue != CUBLASLT_EPILOGUE_DEFAULT;
   }
   absl::Status CheckWorkspace(absl::string_view kernel, absl::string_view what, int64_t count, int64_t needed) const {
     if (needed <= workspace_bytes_) return absl::OkStatus();

@@ -39,9 +39,9 @@ struct GemmKey {
 
 using GemmAlgorithm = cublasLtMatmulAlgo_t;
 
-// Keeps the choice for every product that it has run, so that each has one for good: the same when run eagerly and when
-// captured, and passed explicitly, since cuBLASLt would choose anew in every call. Products are in real float (no
-// TF32), and never summed in place by several blocks in the order in which they come.
+// Keeps the choice for every product that it has run, so that each has one until another is chosen: the same when run
+// eagerly and when captured, and passed explicitly, since cuBLASLt would choose anew in every call. Products are in
+// real float (no TF32), and never summed in place by several blocks in the order in which they come.
 class CudaGemm {
  public:
   static absl::StatusOr<std::unique_ptr<CudaGemm>> New();

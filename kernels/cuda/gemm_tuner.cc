@@ -23,7 +23,7 @@ namespace {
 // time than the first.
 constexpr int kProposals = 12;
 // A longer product draws all the power that the device may, so that its time depends on how much power a kernel needs
-// for the numbers that it gets: with the quickest for random numbers the four layers of 16384 x 16384 of step_bench
+// for the numbers that it gets: with the quickest for random numbers the four units of 16384 x 16384 of step_bench
 // took 1.5 % more time than with the first proposals, those of 4096 x 16384 the same; the short ones of 1024 x 4096
 // took 9 % less. So longer ones keep the first.
 constexpr double kLongestMs = 0.1;

@@ -201,19 +201,6 @@ TEST(ReduceAccumulateTest, TheNormIsFiniteIfAndOnlyIfAllValuesAre) {
   }
 }
 
-TEST(ReduceAccumulateTest, NothingDependsOnComputeBesideIt) {
-  constexpr int64_t kElements = 5 * kNormTile;
-  const ControlBlock control = {.microbatches = 2, .microbatch = 1};
-  const Tensor<BFloat16> parts = Random<BFloat16>({2, kElements}, 1);
-  Sum alone(kElements, 0.1f), beside(kElements, 0.1f);
-  ReduceAccumulateArguments arguments = beside.Arguments(&control, parts, 2);
-  arguments.beside_compute = true;
-  ASSERT_EQ(ReduceAccumulate(HostStream(), alone.Arguments(&control, parts, 2)), absl::OkStatus());
-  ASSERT_EQ(ReduceAccumulate(HostStream(), arguments), absl::OkStatus());
-  EXPECT_EQ(alone.accumulator.data, beside.accumulator.data);
-  EXPECT_EQ(alone.partials, beside.partials);
-}
-
 TEST(NormRangesTest, AreWholeTilesAndFew) {
   EXPECT_EQ(NormRanges(0), 0);
   EXPECT_EQ(NormRanges(1), 1);

@@ -37,7 +37,7 @@ class CudaGemmTunerTest : public ::testing::Test {
     return *std::move(kernels);
   }
 
-  // What a linear layer with GELU and its gradients, one of them added, leave in memory.
+  // What a product with GELU and its gradients, one of them added, leave in memory.
   std::string Run(CudaKernels& kernels) const {
     const Stream stream(static_cast<void*>(stream_), &kernels);
     BFloat16* const base = static_cast<BFloat16*>(memory_);
@@ -99,7 +99,11 @@ TEST_F(CudaGemmTunerTest, ChoicesGiveTheSameBytesWhereTheyAreGiven) {
 
 TEST_F(CudaGemmTunerTest, OtherChoicesAreRefusedByTheirText) {
   const std::unique_ptr<CudaKernels> kernels = New();
-  ExpectInvalid(kernels->Choose({{"1 2", "none"}}), {"\"1 2\": \"none\"", "no choice of a matrix product's kernel"});
+  const std::string product = "1024 1024 1024 0 0 0 1 1 256 256 256 33554432 1 256";
+  for (const auto& [key, choice] : {std::pair<std::string, std::string>("1 2", "none"), {product, "none"}}) {
+    ExpectInvalid(kernels->Choose({{key, choice}}),
+                  {"\"" + key + "\": \"" + choice + "\"", "no choice of a matrix product's kernel"});
+  }
   EXPECT_THAT(kernels->choices(), testing::IsEmpty());
 }
 

@@ -24,10 +24,10 @@ struct CudaWorldOptions {
   // For every wait on other ranks: joining, votes, and replays that do not end. Positive.
   absl::Duration deadline = absl::Minutes(5);
   // If set, on all ranks: rank 0 measures which of cuBLASLt's kernels is quickest for each matrix product, when a
-  // session is created, about 0.2 s for each (those of more than 0.1 ms keep the first choice); all ranks use its
-  // choices. They are kept in this file of rank 0's (JSON, by GPU, driver and version of cuBLASLt; made if absent):
-  // what it has is not measured again, so that runs with the same file give the same results bit for bit. Empty:
-  // cuBLASLt's first choice, the same in every run.
+  // session is created, about 0.2 s for each, while the others wait (those of more than 0.1 ms keep the first choice).
+  // All ranks use its choices, and so must have the same GPU and cuBLASLt. They are kept in this file of rank 0's
+  // (JSON, by GPU, driver and version of cuBLASLt; made if absent): what it has is not measured again, so that runs
+  // with the same file give the same results bit for bit. Empty: cuBLASLt's first choice, the same in every run.
   std::string tuning_file = {};
 };
 
@@ -37,7 +37,8 @@ struct CudaWorldOptions {
 // Errors, on every rank that can be told: Unavailable without a device or if a rank does not appear or goes away;
 // DeadlineExceeded; FailedPrecondition, naming both sides, if ranks share a device or differ in NCCL's version or
 // settings, if only some have a tuning file, or if `stream` is being captured; InvalidArgument for options out of range
-// or a tuning file that is none; Unavailable for one that cannot be read or written.
+// or a tuning file that is none; Unavailable for one that cannot be read. Sessions return Unavailable if it cannot be
+// written.
 //
 // Device memory beyond what is asked for: see World::memory(). Replay returns once the graph is launched. A rank that
 // dies makes the waits of the others end with Unavailable; the world is then of no further use.

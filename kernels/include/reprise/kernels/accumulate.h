@@ -24,7 +24,7 @@ struct ReduceAccumulateArguments {
   int position = 0;                       // of the microbatch whose gradient this is; -1: the replay before's last one
   AccumulateMode mode = AccumulateMode::kByMicrobatch;
   DType wire_dtype = DType::kBFloat16;
-  const void* parts = nullptr;  // one from each rank, in rank order; a reduced gradient is one part
+  const void* parts = nullptr;  // of the ranks, in their order; a reduced gradient is one part
   int num_parts = 1;
   // If set: one more part, which lies by itself and stands before parts[own_place] in the order.
   const void* own = nullptr;
