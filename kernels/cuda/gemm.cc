@@ -1,5 +1,6 @@
 #include "kernels/cuda/gemm.h"
 
+#include <cstddef>
 #include <iterator>
 #include <type_traits>
 
@@ -199,7 +200,8 @@ void CudaGemm::Choose(const GemmKey& key, const std::optional<GemmAlgorithm>& ch
 
 absl::StatusOr<std::vector<GemmAlgorithm>> CudaGemm::Propose(const GemmKey& key, int at_most) const {
   // An address that is as aligned as h, which nothing reads.
-  const void* const h = reinterpret_cast<const void*>(key.h_alignment);
+  alignas(GemmKey::kMaxAlignment) static constexpr std::byte kAligned[2 * GemmKey::kMaxAlignment] = {};
+  const std::byte* const h = kAligned + key.h_alignment;
   REPRISE_ASSIGN_OR_RETURN(const Product product, NewProduct(key, h));
   REPRISE_ASSIGN_OR_RETURN(const Layouts layouts, NewLayouts(key));
   REPRISE_ASSIGN_OR_RETURN(const Preference preference, NewPreference(key));
