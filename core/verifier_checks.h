@@ -1,5 +1,5 @@
 // The verifier's checks, one file each. Every function returns OK or Internal with the first violation, in the words of
-// Violation::message. All but CheckForm need a plan that has passed CheckForm.
+// Violation::message. All but CheckForm and its parts need a plan that has passed CheckForm.
 #ifndef REPRISE_CORE_VERIFIER_CHECKS_H_
 #define REPRISE_CORE_VERIFIER_CHECKS_H_
 
@@ -11,6 +11,10 @@ namespace reprise::internal {
 // Check::kForm: of everything but the schedules, then of one schedule, which needs the first to have passed.
 absl::Status CheckForm(const Plan& plan);
 absl::Status CheckForm(const Plan& plan, const Schedule& schedule);
+
+// Of Check::kForm what pairs each reduction with its accumulate; the last part of both of the above.
+absl::Status CheckAccumulates(const Plan& plan);
+absl::Status CheckAccumulates(const Plan& plan, const Schedule& schedule);
 
 // Check::kData.
 absl::Status CheckData(const CheckedSchedule& schedule);

@@ -97,6 +97,11 @@ absl::Status CheckLayout(const Plan& plan) {
                                                 layout.gathered_offsets[i], ", which is negative or too large"));
       }
       elements += group.num_elements;
+      const int64_t ranks = plan.world_size();
+      if (ranks < 1 || group.num_elements % ranks != 0 || group.shard_elements != group.num_elements / ranks) {
+        return absl::InternalError(absl::StrCat(text, " has ", group.shard_elements, " of its ", group.num_elements,
+                                                " elements on each of ", ranks, " ranks"));
+      }
       for (const PlacedParameter& placed : group.parameters) {
         if (placed.first_element >= 0 && placed.num_elements >= 0 &&
             placed.first_element <= group.num_elements - placed.num_elements) {
@@ -429,9 +434,13 @@ absl::Status CheckForm(const Plan& plan) {
   REPRISE_RETURN_IF_ERROR(CheckIndices(plan));
   REPRISE_RETURN_IF_ERROR(CheckLayout(plan));
   REPRISE_RETURN_IF_ERROR(CheckMemory(plan.memory));
-  return CheckBuffers(plan);
+  REPRISE_RETURN_IF_ERROR(CheckBuffers(plan));
+  return CheckAccumulates(plan);
 }
 
-absl::Status CheckForm(const Plan& plan, const Schedule& schedule) { return ScheduleForm(plan, schedule).Check(); }
+absl::Status CheckForm(const Plan& plan, const Schedule& schedule) {
+  REPRISE_RETURN_IF_ERROR(ScheduleForm(plan, schedule).Check());
+  return CheckAccumulates(plan, schedule);
+}
 
 }  // namespace reprise::internal

@@ -274,9 +274,11 @@ TEST(VerifierMutationTest, NamesTwoCarriedGradientsInOneSlot) {
   b.Command(Begin{}, Lane::kCompute);
   b.Command(ReduceScatter{u0, -1, 0, Transport::kDefault, AxisId(0)}, Lane::kReduceScatter,
             {b.Use(wire0, Access::kRead, Role::kWire)}, {testing::Fork(0)});
+  b.Command(Accumulate{.unit = u0, .position = -1}, Lane::kReduceScatter);
   b.Command(ReduceScatter{u1, -1, 0, Transport::kDefault, AxisId(0)}, Lane::kReduceScatter,
             {b.Use(wire1, Access::kRead, Role::kWire)});
-  b.Command(End{}, Lane::kCompute, {}, {testing::Join(2)});
+  b.Command(Accumulate{.unit = u1, .position = -1}, Lane::kReduceScatter);
+  b.Command(End{}, Lane::kCompute, {}, {testing::Join(4)});
   EXPECT_EQ(FirstMessage(b.Build()),
             "the schedule starts with the gradients of u0 and u1 and reduces both in gradient slot 0");
 }

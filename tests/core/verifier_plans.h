@@ -30,10 +30,14 @@ inline TwoUnits TwoUnitPlan() {
   const BufferId received0 = b.Buffer("received0", Storage::kCommunicating, 128, 512);
   const BufferId received1 = b.Buffer("received1", Storage::kCommunicating, 128, 512);
   b.Buffer("room", Storage::kCommunicating, 256, 1024);
+  b.AccumulateInto({acc0, acc1}, norm);
   const BufferId a0 = b.Buffer("a0", Storage::kLocal, 256, 0), da0 = b.Buffer("da0", Storage::kLocal, 256, 256);
   const auto read = [&](BufferId id, Role role) { return b.Use(id, Access::kRead, role); };
   const auto assign = [&](BufferId id, Role role) { return b.Use(id, Access::kAssign, role); };
   const auto update = [&](BufferId id, Role role) { return b.Use(id, Access::kUpdate, role); };
+  const auto norm_of = [&](UnitId u) {
+    return BufferUse{norm, u.value() * 8, 8, Access::kUpdate, Role::kNormPartials, 0};
+  };
   using enum Role;
 
   b.Start("body", 1);
@@ -47,14 +51,15 @@ inline TwoUnits TwoUnitPlan() {
   b.Command(ReduceScatter{u1, 0, 0, Transport::kDefault, axis}, Lane::kReduceScatter,
             {read(wire1, kWire), assign(received1, kReceived)}, {Data(5)});
   b.Command(Accumulate{.unit = u1, .beside_compute = true}, Lane::kReduceScatter,
-            {read(received1, kReceived), update(acc1, kAccumulator)});
+            {read(received1, kReceived), update(acc1, kAccumulator), norm_of(u1)});
   b.Command(AllGather{u0, 0, axis}, Lane::kAllGather, {read(w0, kShard), assign(g0b, kGathered)}, {Order(5)});
   b.Command(Backward{c0}, Lane::kCompute,
             {read(g0b, kParameter), read(da0, kOutputGradient), assign(wire0, kParameterGradient)},
             {Order(6), Data(8)});
   b.Command(ReduceScatter{u0, 0, 0, Transport::kDefault, axis}, Lane::kReduceScatter,
             {read(wire0, kWire), assign(received0, kReceived)}, {Data(9)});
-  b.Command(Accumulate{u0}, Lane::kReduceScatter, {read(received0, kReceived), update(acc0, kAccumulator)});
+  b.Command(Accumulate{u0}, Lane::kReduceScatter,
+            {read(received0, kReceived), update(acc0, kAccumulator), norm_of(u0)});
   b.Command(End{}, Lane::kCompute, {}, {Join(11)});
 
   b.Start("step", 0);
@@ -82,6 +87,7 @@ struct OneUnitParts {
   BufferId w0 = b.Buffer("w0", Storage::kWeights, 128, 0);
   BufferId acc0 = b.Buffer("accumulator0", Storage::kSession, 256, 0);
   BufferId full0 = b.Buffer("full0", Storage::kSession, 512, 256);
+  BufferId norm = b.Buffer("norm", Storage::kSession, 8, 768);
   BufferId g0 = b.Buffer("g0", Storage::kCommunicating, 256, 0);
   BufferId wire0 = b.Buffer("wire0", Storage::kCommunicating, 256, 256);
   BufferId received0 = b.Buffer("received0", Storage::kCommunicating, 128, 512);
@@ -103,8 +109,13 @@ struct OneUnitParts {
   void AddReduction(int position, std::vector<Wait> waits) {
     b.Command(ReduceScatter{u0, position, 0, Transport::kDefault, axis}, Lane::kReduceScatter,
               {Read(wire0, Role::kWire), Assign(received0, Role::kReceived)}, std::move(waits));
-    b.Command(Accumulate{.unit = u0, .position = position, .beside_compute = position < 0}, Lane::kReduceScatter,
-              {Read(received0, Role::kReceived), Update(acc0, Role::kAccumulator)});
+    const bool once = b.plan().options.reduce == Reduce::kOncePerStep;
+    b.Command(Accumulate{.unit = u0,
+                         .position = position,
+                         .mode = once ? AccumulateMode::kAlwaysAssign : AccumulateMode::kByMicrobatch,
+                         .beside_compute = position < 0},
+              Lane::kReduceScatter,
+              {Read(received0, Role::kReceived), Update(acc0, Role::kAccumulator), Update(norm, Role::kNormPartials)});
   }
   void AddStep() {
     b.Start("step", 0);
@@ -112,6 +123,7 @@ struct OneUnitParts {
     b.Command(End{}, Lane::kCompute);
   }
   OneUnit Build() {
+    b.AccumulateInto({acc0}, norm);
     b.plan().body = 1;
     b.plan().finish = 2;
     b.plan().step = 3;

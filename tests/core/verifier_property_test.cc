@@ -94,19 +94,13 @@ Plan RandomPlan(std::mt19937& random) {
         b.Command(AllGather{unit, 0, AxisId(0)}, Lane::kAllGather, {use});
         break;
       case 1:
-        b.Command(Accumulate{unit}, Lane::kReduceScatter, {use});
+        b.Command(SumNorm{AxisId(0)}, Lane::kReduceScatter, {use});
         break;
       default:
         b.Command(Backward{call}, Lane::kCompute, {use});
     }
   }
   b.Command(End{}, Lane::kCompute);
-  bool computes = false;
-  for (size_t c = schedule.commands.size(); c-- > 0;) {
-    Command& command = schedule.commands[c].command;
-    if (auto* accumulate = std::get_if<Accumulate>(&command)) accumulate->beside_compute = computes;
-    computes = computes || std::holds_alternative<Backward>(command);
-  }
   AddWaits(schedule.commands, 2 + int(random() % 8), random);
   return b.Build();
 }

@@ -325,8 +325,10 @@ std::vector<Mistake> StateMistakes() {
                 At(o.plan, 2, 1).uses[0].num_bytes = 128;
               }),
               {"start state", "reduction of u0", "does not do it"}),
-      mistake("StartReductionAtWrongPosition", "body",
-              Carried([](OneUnit& o) { std::get<ReduceScatter>(At(o.plan, 1, 1).command).position = 0; }),
+      mistake("StartReductionAtWrongPosition", "body", Carried([](OneUnit& o) {
+                std::get<ReduceScatter>(At(o.plan, 1, 1).command).position = 0;
+                std::get<Accumulate>(At(o.plan, 1, 2).command).position = 0;
+              }),
               {"#1 ", "position 0 and not -1"}),
       mistake("PackedGradientLost", "finish",
               Full([](OneUnit& o) { At(o.plan, 2, 2).uses.erase(At(o.plan, 2, 2).uses.begin()); }),

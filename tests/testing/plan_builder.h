@@ -43,6 +43,15 @@ class PlanBuilder {
     return BufferId(static_cast<int64_t>(plan_.buffers.size()) - 1);
   }
 
+  // The accumulators of the first units, in order, and one partial norm of each. Groups are too small for more.
+  void AccumulateInto(std::vector<BufferId> accumulators, BufferId norm_partials) {
+    plan_.norm_partials = norm_partials;
+    for (size_t u = 0; u < accumulators.size(); ++u) {
+      plan_.unit_buffers[u].accumulators = {accumulators[u]};
+      plan_.unit_buffers[u].norm_partials = {static_cast<int64_t>(u * sizeof(double))};
+    }
+  }
+
   // A use of the whole buffer. Every id of a tensor, parameter or group is 0 unless given.
   BufferUse Use(BufferId buffer, Access access, Role role, int32_t id = 0) const {
     return {buffer, 0, plan_.buffer(buffer).num_bytes, access, role, id};

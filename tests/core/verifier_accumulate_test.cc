@@ -1,0 +1,410 @@
+// What an accumulate must agree on with its reduction and its plan: one mistake at a time, in random plans.
+#include <algorithm>
+#include <functional>
+#include <ostream>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "reprise/core/planner.h"
+#include "reprise/core/stack_model.h"
+#include "tests/testing/random_model.h"
+#include "tests/testing/status_matchers.h"
+#include "tests/testing/violations.h"
+
+namespace reprise {
+namespace {
+
+using reprise::testing::IsOk;
+using reprise::testing::Random;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::Field;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+// A reduction and its accumulate, which is the next command of its lane.
+struct Pair {
+  Plan& plan;
+  Schedule& schedule;
+  ScheduledCommand& reduction;
+  ScheduledCommand& sum;
+  Random& random;
+
+  ReduceScatter& reduce() const { return std::get<ReduceScatter>(reduction.command); }
+  Accumulate& accumulate() const { return std::get<Accumulate>(sum.command); }
+  // The first use of the role, which every accumulate has of all but kWire.
+  BufferUse& UseOfSum(Role role) const {
+    return *std::find_if(sum.uses.begin(), sum.uses.end(), [&](const BufferUse& use) { return use.role == role; });
+  }
+  bool Exchanges() const { return ExchangesParts(reduce().transport); }
+  void EraseFromSum(Role role) const {
+    std::erase_if(sum.uses, [&](const BufferUse& use) { return use.role == role; });
+  }
+};
+
+ScheduledCommand* NextOnLane(Schedule& schedule, size_t command) {
+  for (size_t i = command + 1; i < schedule.commands.size(); ++i) {
+    if (schedule.commands[i].lane == schedule.commands[command].lane) return &schedule.commands[i];
+  }
+  return nullptr;
+}
+
+std::vector<Pair> PairsOf(Plan& plan, Random& random) {
+  std::vector<Pair> pairs;
+  for (Schedule& schedule : plan.schedules) {
+    for (size_t i = 0; i < schedule.commands.size(); ++i) {
+      ScheduledCommand& command = schedule.commands[i];
+      if (!std::holds_alternative<ReduceScatter>(command.command)) continue;
+      pairs.push_back({plan, schedule, command, *NextOnLane(schedule, i), random});
+    }
+  }
+  return pairs;
+}
+
+struct Mistake {
+  std::string name;
+  std::function<bool(const Pair&)> make;  // false: this pair has no room for it
+  std::vector<std::string> words;
+  bool of_plan = false;  // found before the schedules are looked at
+};
+void PrintTo(const Mistake& mistake, std::ostream* out) { *out << mistake.name; }
+
+std::vector<Mistake> PairMistakes() {
+  return {
+      {"AccumulateAtOtherPosition",
+       [](const Pair& p) {
+         ++p.accumulate().position;
+         return true;
+       },
+       {"accumulate", "is at position", "before it is at"}},
+      {"BothAtOtherPosition",
+       [](const Pair& p) {
+         // Check::kSuccession knows the position of what the schedule starts with.
+         for (const OutstandingReduction& carried : p.schedule.start.outstanding) {
+           if (carried.unit == p.reduce().unit) return false;
+         }
+         ++p.reduce().position;
+         ++p.accumulate().position;
+         return true;
+       },
+       {"reduce_scatter", "is at position", "wrote its gradient at"}},
+      {"OtherTransport",
+       [](const Pair& p) {
+         p.accumulate().transport =
+             p.reduce().transport == Transport::kCopyEngine ? Transport::kSymmetric : Transport::kCopyEngine;
+         return true;
+       },
+       {"accumulate", "has transport", "before it has"}},
+      {"OtherUnit",
+       [](const Pair& p) {
+         const int64_t units = static_cast<int64_t>(p.plan.model.units().size());
+         if (units == 1) return false;
+         p.accumulate().unit = UnitId((p.reduce().unit.value() + 1) % units);
+         p.sum.uses.clear();  // they are of groups that the other unit need not have
+         return true;
+       },
+       {"accumulates", "before it reduces"}},
+      {"NoAccumulate",
+       [](const Pair& p) {
+         p.sum.command = SumNorm{AxisId(0)};
+         return true;
+       },
+       {"reduce_scatter", "is not directly followed by its accumulate on its lane, but by #"}},
+      {"NoReduction",
+       [](const Pair& p) {
+         p.reduction.command = SumNorm{AxisId(0)};
+         return true;
+       },
+       {"accumulate", "does not directly follow a reduction on its lane, but #"}},
+      {"OtherMode",
+       [](const Pair& p) {
+         AccumulateMode& mode = p.accumulate().mode;
+         mode = mode == AccumulateMode::kByMicrobatch ? AccumulateMode::kAlwaysAssign : AccumulateMode::kByMicrobatch;
+         return true;
+       },
+       {"accumulate", "assign", "but the plan reduces"}},
+  };
+}
+
+std::vector<Mistake> UseMistakes() {
+  return {
+      {"NoNorm",
+       [](const Pair& p) {
+         p.EraseFromSum(Role::kNormPartials);
+         return true;
+       },
+       {"accumulate", "has 0 uses as norm_partials ", ", not one"}},
+      {"NormTwice",
+       [](const Pair& p) {
+         p.sum.uses.push_back(p.UseOfSum(Role::kNormPartials));
+         return true;
+       },
+       {"accumulate", "has 2 uses as norm_partials ", ", not one"}},
+      {"NormInPart",
+       [](const Pair& p) {
+         p.UseOfSum(Role::kNormPartials).num_bytes -= 8;
+         return true;
+       },
+       {"updates bytes", "as norm_partials ", "but must update bytes", "of norm_partials"}},
+      {"NormAtOtherPlace",
+       [](const Pair& p) {
+         BufferUse& use = p.UseOfSum(Role::kNormPartials);
+         const int64_t room = p.plan.buffer(use.buffer).num_bytes - use.num_bytes;
+         if (room == 0) return false;
+         use.offset = use.offset == 0 ? room : 0;
+         return true;
+       },
+       {"updates bytes", "as norm_partials ", "but must update bytes", "of norm_partials"}},
+      {"NormAssigned",
+       [](const Pair& p) {
+         p.UseOfSum(Role::kNormPartials).access = Access::kAssign;
+         return true;
+       },
+       {"assigns bytes", "as norm_partials ", "but must update bytes"}},
+      {"OtherAccumulator",
+       [](const Pair& p) {
+         p.UseOfSum(Role::kAccumulator).buffer = p.plan.norm_partials;
+         p.UseOfSum(Role::kAccumulator).num_bytes = 8;
+         return true;
+       },
+       {"updates bytes", "as accumulator ", "but must update bytes", "of accumulator."}},
+      {"GroupLeftOut",
+       [](const Pair& p) {
+         const int32_t id = p.UseOfSum(Role::kAccumulator).id;
+         std::erase_if(p.sum.uses, [&](const BufferUse& use) {
+           return use.id == id &&
+                  (use.role == Role::kAccumulator || use.role == Role::kReceived || use.role == Role::kNormPartials);
+         });
+         return true;
+       },
+       {"accumulate", "has 0 uses as received ", ", not one"}},
+      {"GroupNotReceived",
+       [](const Pair& p) {
+         const int32_t id = p.UseOfSum(Role::kAccumulator).id;
+         std::erase_if(p.reduction.uses,
+                       [&](const BufferUse& use) { return use.role == Role::kReceived && use.id == id; });
+         return true;
+       },
+       {"accumulate", "uses bytes", "delivers no such group"}},
+      {"OtherReceivedBytes",
+       [](const Pair& p) {
+         BufferUse& use = p.UseOfSum(Role::kReceived);
+         if (use.num_bytes == 0) return false;
+         use.num_bytes /= 2;
+         return true;
+       },
+       {"reads bytes", "as received ", "but must read bytes"}},
+      {"BothReceiveInPart",
+       [](const Pair& p) {
+         if (p.UseOfSum(Role::kReceived).num_bytes == 0) return false;
+         for (ScheduledCommand* command : {&p.reduction, &p.sum}) {
+           for (BufferUse& use : command->uses) use.num_bytes /= use.role == Role::kReceived ? 2 : 1;
+         }
+         return true;
+       },
+       {"reduce_scatter", "assigns bytes", "as received ", "but must assign", "elements"}},
+      {"NoOwnPart",
+       [](const Pair& p) {
+         if (p.Exchanges()) p.EraseFromSum(Role::kWire);
+         return p.Exchanges();
+       },
+       {"accumulate", "does not read bytes", "as wire ", "has not its own part"}},
+      {"OneOwnPartMissing",
+       [](const Pair& p) {
+         if (!p.Exchanges()) return false;
+         const int64_t parts = std::count_if(p.sum.uses.begin(), p.sum.uses.end(),
+                                             [](const BufferUse& use) { return use.role == Role::kWire; });
+         int64_t erased = p.random.Below(parts);
+         std::erase_if(p.sum.uses, [&](const BufferUse& use) { return use.role == Role::kWire && erased-- == 0; });
+         return true;
+       },
+       {"accumulate", "does not read bytes", "as wire ", "has not its own part"}},
+      {"OwnPartTwice",
+       [](const Pair& p) {
+         if (p.Exchanges()) p.sum.uses.push_back(p.UseOfSum(Role::kWire));
+         return p.Exchanges();
+       },
+       {"accumulate", "reads bytes", "as wire ", "does not"}},
+      {"OwnPartOfSums",
+       [](const Pair& p) {
+         if (p.Exchanges()) return false;
+         const auto wire = std::find_if(p.reduction.uses.begin(), p.reduction.uses.end(),
+                                        [](const BufferUse& use) { return use.role == Role::kWire; });
+         p.sum.uses.push_back(*wire);
+         return true;
+       },
+       {"accumulate", "uses bytes", "as wire ", "delivers sums"}},
+  };
+}
+
+std::vector<Mistake> PlanMistakes() {
+  const auto place = [](const Pair& p) -> int64_t& {
+    return p.plan.unit_buffers[p.reduce().unit.value()].norm_partials[p.UseOfSum(Role::kNormPartials).id];
+  };
+  const auto places = [](const Pair& p) {
+    std::vector<int64_t*> all;
+    for (size_t u = 0; u < p.plan.unit_buffers.size(); ++u) {
+      for (size_t g = 0; g < p.plan.unit_buffers[u].norm_partials.size(); ++g) {
+        const FlatGroup& group = p.plan.layout.units[u].groups[g];
+        if (group.trainable && group.num_elements > 0) all.push_back(&p.plan.unit_buffers[u].norm_partials[g]);
+      }
+    }
+    return all;
+  };
+  return {
+      {"NormsShareOnePlace",
+       [=](const Pair& p) {
+         for (int64_t* offset : places(p)) *offset = 0;
+         return places(p).size() > 1;
+       },
+       {"the partial norms of group ", " share bytes [0, ", ") of norm_partials"},
+       true},
+      {"NormPastBuffer",
+       [=](const Pair& p) {
+         place(p) = p.plan.buffer(p.plan.norm_partials).num_bytes;
+         return true;
+       },
+       {"bytes of partial norms of group ", "are not doubles inside norm_partials"},
+       true},
+      {"NormUnaligned",
+       [=](const Pair& p) {
+         place(p) += 4;
+         return true;
+       },
+       {"bytes of partial norms of group ", "are not doubles inside norm_partials"},
+       true},
+      {"NoPlace",
+       [](const Pair& p) {
+         p.plan.unit_buffers[p.reduce().unit.value()].norm_partials.pop_back();
+         return true;
+       },
+       {"places of partial norms for", "groups"},
+       true},
+      {"NoSuchNormBuffer",
+       [](const Pair& p) {
+         p.plan.norm_partials = BufferId(static_cast<int64_t>(p.plan.buffers.size()));
+         return true;
+       },
+       {"partial norms are in buffer", "does not exist"},
+       true},
+      {"NoSuchAccumulator",
+       [](const Pair& p) {
+         p.plan.unit_buffers[p.reduce().unit.value()].accumulators[p.UseOfSum(Role::kAccumulator).id] = BufferId();
+         return true;
+       },
+       {"the accumulator of group ", "is buffer -1, which does not exist"},
+       true},
+      {"ShardIsNotAnEqualPart",
+       [](const Pair& p) {
+         ++p.plan.layout.units[p.reduce().unit.value()].groups[p.UseOfSum(Role::kReceived).id].shard_elements;
+         return true;
+       },
+       {"group ", "elements on each of"},
+       true},
+  };
+}
+
+Plan RandomPlan(Random& random, uint64_t seed) {
+  const Model model = testing::RandomModel(seed, {.max_units = 4});
+  PlanOptions options = testing::RandomPlanOptions(random);
+  if (options.transport == Transport::kSymmetric && random.Chance(50)) options.transport = Transport::kCopyEngine;
+  return PlanTraining(model, static_cast<int>(1 + random.Below(4)), options).value();
+}
+
+class VerifierAccumulateTest : public ::testing::TestWithParam<Mistake> {};
+
+TEST_P(VerifierAccumulateTest, IsFoundInRandomPlans) {
+  constexpr int kSeeds = 100;
+  const Mistake& mistake = GetParam();
+  int made = 0;
+  for (int seed = 0; seed < kSeeds && !HasFailure(); ++seed) {
+    SCOPED_TRACE(seed);
+    Random random(seed);
+    Plan plan = RandomPlan(random, seed);
+    ASSERT_THAT(FindViolations(plan), IsEmpty());
+    const std::vector<Pair> pairs = PairsOf(plan, random);
+    ASSERT_FALSE(pairs.empty());
+    const Pair& pair = pairs[random.Below(static_cast<int64_t>(pairs.size()))];
+    if (!mistake.make(pair)) continue;
+    ++made;
+    const std::vector<Violation> found = FindViolations(plan);
+    const std::string where = mistake.of_plan ? "" : pair.schedule.name;
+    ASSERT_THAT(found, ElementsAre(AllOf(Field(&Violation::check, Check::kForm), Field(&Violation::schedule, where))));
+    for (const std::string& word : mistake.words) EXPECT_THAT(found[0].message, HasSubstr(word));
+  }
+  EXPECT_GT(made, kSeeds / 5) << "or the plans have too little room for the mistake to prove anything";
+}
+
+std::string NameOf(const ::testing::TestParamInfo<Mistake>& info) { return info.param.name; }
+INSTANTIATE_TEST_SUITE_P(Pairs, VerifierAccumulateTest, ::testing::ValuesIn(PairMistakes()), NameOf);
+INSTANTIATE_TEST_SUITE_P(Uses, VerifierAccumulateTest, ::testing::ValuesIn(UseMistakes()), NameOf);
+INSTANTIATE_TEST_SUITE_P(Plans, VerifierAccumulateTest, ::testing::ValuesIn(PlanMistakes()), NameOf);
+
+// ---- whole schedules of one plan, where every accumulate makes the same mistake ----
+
+Plan CarriedExchange() {
+  return PlanTraining(StackModel(3, {512, 512}, DType::kBFloat16, 4).value(), 2,
+                      {.microbatches_per_graph = 2, .tail = Tail::kCarried, .transport = Transport::kCopyEngine})
+      .value();
+}
+
+std::string MessageAfter(Plan plan, const char* schedule, const std::function<void(ScheduledCommand&)>& change) {
+  for (Schedule& s : plan.schedules) {
+    if (s.name != schedule && *schedule != '\0') continue;
+    for (ScheduledCommand& command : s.commands) {
+      if (std::holds_alternative<Accumulate>(command.command)) change(command);
+    }
+  }
+  const std::vector<Violation> found = FindViolations(plan);
+  return found.empty() ? "" : absl::StrCat(Name(found[0].check), " ", found[0].schedule, ": ", found[0].message);
+}
+
+TEST(VerifierAccumulatesTest, NamesWhatEveryAccumulateOfAPlanGetsWrong) {
+  const Plan plan = CarriedExchange();
+  ASSERT_THAT(Verify(plan), IsOk());
+  const auto at_zero = [](ScheduledCommand& c) { std::get<Accumulate>(c.command).position = 0; };
+  EXPECT_THAT(MessageAfter(plan, "finish", at_zero),
+              AllOf(HasSubstr("form finish: #"), HasSubstr("is at position 0, but #"), HasSubstr("before it is at 1")));
+  EXPECT_THAT(MessageAfter(plan, "body", at_zero),
+              AllOf(HasSubstr("form body: #"), HasSubstr("is at position 0, but #"), HasSubstr("before it is at -1")));
+  const auto without = [](Role role) {
+    return
+        [role](ScheduledCommand& c) { std::erase_if(c.uses, [&](const BufferUse& use) { return use.role == role; }); };
+  };
+  EXPECT_THAT(MessageAfter(plan, "", without(Role::kNormPartials)),
+              HasSubstr("has 0 uses as norm_partials 0, not one"));
+  EXPECT_THAT(MessageAfter(plan, "", without(Role::kWire)), HasSubstr("and so has not its own part"));
+  const auto norm = [](std::function<void(BufferUse&)> change) {
+    return [change](ScheduledCommand& c) {
+      for (BufferUse& use : c.uses) {
+        if (use.role == Role::kNormPartials) change(use);
+      }
+    };
+  };
+  EXPECT_THAT(MessageAfter(plan, "", norm([](BufferUse& use) { use.offset = 0; })),
+              AllOf(HasSubstr("updates bytes [0, 64) of norm_partials as norm_partials 0"),
+                    HasSubstr("but must update bytes [128, 192) of norm_partials")));
+  EXPECT_THAT(MessageAfter(plan, "", norm([](BufferUse& use) { use.num_bytes = 8; })),
+              AllOf(HasSubstr("updates bytes [128, 136) of norm_partials as norm_partials 0"),
+                    HasSubstr("but must update bytes [128, 192) of norm_partials")));
+  EXPECT_THAT(
+      MessageAfter(plan, "first", [](auto& c) { std::get<Accumulate>(c.command).transport = Transport::kDefault; }),
+      AllOf(HasSubstr("form first: #"), HasSubstr("has transport"), HasSubstr("has copy_engine")));
+  EXPECT_THAT(
+      MessageAfter(plan, "", [](auto& c) { std::get<Accumulate>(c.command).mode = AccumulateMode::kAlwaysAssign; }),
+      HasSubstr("does not assign by microbatch, but the plan reduces every microbatch"));
+}
+
+TEST(VerifierAccumulatesTest, APlanWithoutPartialNormsAccumulatesNothing) {
+  Plan plan = CarriedExchange();
+  plan.norm_partials = BufferId();
+  const std::vector<Violation> found = FindViolations(plan);
+  ASSERT_FALSE(found.empty());
+  EXPECT_THAT(found[0].message, HasSubstr("takes norms, but the plan has no buffer of partial norms"));
+}
+
+}  // namespace
+}  // namespace reprise
