@@ -1,6 +1,5 @@
 #include "graph/cuda/cuda_collectives.h"
 
-#include <functional>
 #include <memory>
 #include <vector>
 
@@ -130,7 +129,8 @@ class Collectives {
             return absl::OkStatus();
           });
         }));
-    return CopyToOthers(copies, [&] { return Copy(own_copies, stream_); });
+    REPRISE_RETURN_IF_ERROR(Copy(own_copies, stream_));
+    return CopyToOthers(copies);
   }
 
   absl::Status CopyExchange(const ReduceScatter& reduce) const {
@@ -147,16 +147,16 @@ class Collectives {
             return absl::OkStatus();
           });
         }));
-    return CopyToOthers(copies, /*meanwhile=*/nullptr);
+    return CopyToOthers(copies);
   }
 
-  absl::Status CopyToOthers(const std::vector<PeerCopy>& copies, const std::function<absl::Status()>& meanwhile) const {
+  absl::Status CopyToOthers(const std::vector<PeerCopy>& copies) const {
     const PeerFlags& flags = rank_.peer_flags(command_.lane);
     if (rank_.size() > 1 && flags.size() != rank_.size()) {
       return absl::InternalError(absl::StrCat(Describe(*bindings_.plan, command_.command), ": there are flags of ",
                                               flags.size(), " ranks of ", rank_.size(), "; see PrepareTransport"));
     }
-    return CopyToPeers(rank_.driver(), flags, copies, stream_, meanwhile);
+    return CopyToPeers(rank_.driver(), flags, copies, stream_);
   }
 
   // What lies at `mine` on this rank, on another.

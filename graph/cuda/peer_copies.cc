@@ -27,32 +27,22 @@ CUstreamBatchMemOpParams WaitUntilSet(uint32_t* flag) {
   return operation;
 }
 
-using Operations = std::vector<CUstreamBatchMemOpParams>;
-
-// Sets this rank's flag at every other one.
+// Sets this rank's flag at every other one, then waits for every other rank's here, and clears it.
 template <class Flag>
-void Tell(const PeerFlags& flags, const Flag& flag, Operations& operations) {
+absl::Status Meet(const DriverApi& driver, const PeerFlags& flags, const Flag& flag, cudaStream_t stream) {
+  std::vector<CUstreamBatchMemOpParams> operations;
   for (int peer = 0; peer < flags.size(); ++peer) {
     if (peer != flags.rank) operations.push_back(Write(flag(peer, flags.rank), PeerFlags::kSet));
   }
-}
-
-// Waits for every other rank's flag here, and clears it.
-template <class Flag>
-void Await(const PeerFlags& flags, const Flag& flag, Operations& operations) {
   for (int peer = 0; peer < flags.size(); ++peer) {
     if (peer == flags.rank) continue;
     operations.push_back(WaitUntilSet(flag(flags.rank, peer)));
     operations.push_back(Write(flag(flags.rank, peer), PeerFlags::kClear));
   }
-}
-
-absl::Status Enqueue(const DriverApi& driver, Operations& operations, cudaStream_t stream) {
   if (operations.empty()) return absl::OkStatus();
-  const CUresult result =
-      driver.stream_batch_mem_op(stream, static_cast<unsigned>(operations.size()), operations.data(), /*flags=*/0);
-  operations.clear();
-  return DriverStatus(result, "cuStreamBatchMemOp");
+  return DriverStatus(
+      driver.stream_batch_mem_op(stream, static_cast<unsigned>(operations.size()), operations.data(), /*flags=*/0),
+      "cuStreamBatchMemOp");
 }
 
 }  // namespace
@@ -68,21 +58,12 @@ absl::Status Copy(absl::Span<const PeerCopy> copies, cudaStream_t stream) {
 }
 
 absl::Status CopyToPeers(const DriverApi& driver, const PeerFlags& flags, absl::Span<const PeerCopy> copies,
-                         cudaStream_t stream, const std::function<absl::Status()>& meanwhile) {
-  const auto ready = [&](int owner, int from) { return flags.ready(owner, from); };
-  const auto written = [&](int owner, int from) { return flags.written(owner, from); };
-  Operations operations;
-  Tell(flags, ready, operations);
-  if (meanwhile) {
-    REPRISE_RETURN_IF_ERROR(Enqueue(driver, operations, stream));
-    REPRISE_RETURN_IF_ERROR(meanwhile());
-  }
-  Await(flags, ready, operations);
-  REPRISE_RETURN_IF_ERROR(Enqueue(driver, operations, stream));
+                         cudaStream_t stream) {
+  REPRISE_RETURN_IF_ERROR(Meet(
+      driver, flags, [&](int owner, int from) { return flags.ready(owner, from); }, stream));
   REPRISE_RETURN_IF_ERROR(Copy(copies, stream));
-  Tell(flags, written, operations);
-  Await(flags, written, operations);
-  return Enqueue(driver, operations, stream);
+  return Meet(
+      driver, flags, [&](int owner, int from) { return flags.written(owner, from); }, stream);
 }
 
 }  // namespace reprise::internal

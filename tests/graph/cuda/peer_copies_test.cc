@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <random>
 #include <string>
-#include <tuple>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -28,8 +27,7 @@ class Ranks {
  public:
   static constexpr size_t kPart = 100 * 1024 + 4;
 
-  // `own_parts`: a rank's own part is copied too, before the others are there.
-  explicit Ranks(int size, bool own_parts = false) : own_parts_(own_parts), ranks_(static_cast<size_t>(size)) {}
+  explicit Ranks(int size) : ranks_(static_cast<size_t>(size)) {}
   ~Ranks() {
     cudaDeviceSynchronize();
     for (Rank& rank : ranks_) {
@@ -77,7 +75,7 @@ class Ranks {
   std::string Expected(int r, int replay) const {
     std::string bytes;
     for (int from = 0; from < size(); ++from) {
-      bytes.append(kPart, static_cast<char>(from == r && !own_parts_ ? kNothing : Byte(replay, from, r)));
+      bytes.append(kPart, static_cast<char>(from == r ? kNothing : Byte(replay, from, r)));
     }
     return bytes;
   }
@@ -117,36 +115,25 @@ class Ranks {
                         .num_bytes = static_cast<int64_t>(kPart)});
     }
     ASSERT_CUDA(cudaStreamBeginCapture(rank.stream.get(), cudaStreamCaptureModeThreadLocal));
-    if (own_parts_) {
-      const PeerCopy own = {.to = rank.received + kPart * static_cast<size_t>(r),
-                            .from = rank.source + kPart * static_cast<size_t>(r),
-                            .num_bytes = static_cast<int64_t>(kPart)};
-      EXPECT_THAT(
-          CopyToPeers(driver_, flags, copies, rank.stream.get(), [&] { return Copy({own}, rank.stream.get()); }),
-          IsOk());
-    } else {
-      EXPECT_THAT(CopyToPeers(driver_, flags, copies, rank.stream.get()), IsOk());
-    }
+    EXPECT_THAT(CopyToPeers(driver_, flags, copies, rank.stream.get()), IsOk());
     ASSERT_CUDA(cudaStreamEndCapture(rank.stream.get(), rank.graph.receive()));
     ASSERT_CUDA(cudaGraphInstantiate(rank.exec.receive(), rank.graph.get(), 0));
   }
 
-  const bool own_parts_;
   DriverApi driver_;
   std::vector<Rank> ranks_;
 };
 
-class PeerCopiesTest : public ::testing::TestWithParam<std::tuple<int, bool>> {};
-INSTANTIATE_TEST_SUITE_P(Ranks, PeerCopiesTest, ::testing::Combine(::testing::Values(2, 3, 4), ::testing::Bool()));
+class PeerCopiesTest : public ::testing::TestWithParam<int> {};
+INSTANTIATE_TEST_SUITE_P(Ranks, PeerCopiesTest, ::testing::Values(2, 3, 4));
 
 // Ranks run ahead of each other as far as the flags let them, by chance: whoever reads what it received before others
 // may write there again sees one replay's bytes.
 TEST_P(PeerCopiesTest, EveryReplayBringsItsOwnBytes) {
   constexpr int kReplays = 40;
-  const auto [size, own_parts] = GetParam();
-  Ranks ranks(size, own_parts);
+  Ranks ranks(GetParam());
   ASSERT_NO_FATAL_FAILURE(ranks.Open());
-  std::mt19937 random(static_cast<unsigned>(size));
+  std::mt19937 random(static_cast<unsigned>(GetParam()));
   const size_t num_bytes = ranks.num_bytes();
   void* pinned = nullptr;
   ASSERT_CUDA(cudaMallocHost(&pinned, num_bytes * static_cast<size_t>(ranks.size() * kReplays)));
