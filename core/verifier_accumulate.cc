@@ -93,7 +93,11 @@ class ScheduleAccumulates {
         if (Writes(use)) wire_writers_[use.buffer.value()] = id;
       }
     }
-    return CheckPair(previous, CommandId());
+    REPRISE_RETURN_IF_ERROR(CheckPair(previous, CommandId()));
+    for (size_t i = 0; i < schedule_.commands.size(); ++i) {
+      REPRISE_RETURN_IF_ERROR(CheckNorm(CommandId(static_cast<int64_t>(i))));
+    }
+    return absl::OkStatus();
   }
 
  private:
@@ -209,6 +213,19 @@ class ScheduleAccumulates {
     }
     if (extra == own.end()) return absl::OkStatus();
     return Error(id, Name(extra->access), "s ", UseText(*extra), ", which ", Text(reduce), " does not");
+  }
+
+  // A norm is of all gradients.
+  absl::Status CheckNorm(CommandId id) const {
+    if (CommandAt<SumNorm>(schedule_, id) == nullptr || !plan_.norm_partials.valid()) return absl::OkStatus();
+    const int64_t num_bytes = plan_.buffer(plan_.norm_partials).num_bytes;
+    const std::vector<BufferUse>& uses = At(id).uses;
+    const bool reads_all = std::any_of(uses.begin(), uses.end(), [&](const BufferUse& use) {
+      return use.role == Role::kNormPartials && use.buffer == plan_.norm_partials && use.offset == 0 &&
+             use.num_bytes == num_bytes && use.access != Access::kAssign;
+    });
+    if (reads_all) return absl::OkStatus();
+    return Error(id, "does not read all ", num_bytes, " bytes of partial norms");
   }
 
   // The reduction is of the microbatch that wrote its gradient. What the schedule starts with has no writer.

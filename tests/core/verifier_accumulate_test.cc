@@ -398,6 +398,24 @@ TEST(VerifierAccumulatesTest, NamesWhatEveryAccumulateOfAPlanGetsWrong) {
       HasSubstr("does not assign by microbatch, but the plan reduces every microbatch"));
 }
 
+TEST(VerifierAccumulatesTest, TheNormIsOfAllPartialNorms) {
+  for (const auto& change : std::vector<std::function<void(BufferUse&)>>{
+           [](BufferUse& use) { use.num_bytes -= 8; }, [](BufferUse& use) { use.offset += 8, use.num_bytes -= 8; },
+           [](BufferUse& use) { use.access = Access::kAssign; }, [](BufferUse& use) { use.role = Role::kStepState; }}) {
+    Plan plan = CarriedExchange();
+    for (ScheduledCommand& command : plan.schedules[plan.step].commands) {
+      if (!std::holds_alternative<SumNorm>(command.command)) continue;
+      for (BufferUse& use : command.uses) {
+        if (use.role == Role::kNormPartials) change(use);
+      }
+    }
+    const std::vector<Violation> found = FindViolations(plan);
+    ASSERT_FALSE(found.empty());
+    EXPECT_EQ(found[0].check, Check::kForm);
+    EXPECT_THAT(found[0].message, HasSubstr("sum_norm (reduce_scatter) does not read all 192 bytes of partial norms"));
+  }
+}
+
 TEST(VerifierAccumulatesTest, APlanWithoutPartialNormsAccumulatesNothing) {
   Plan plan = CarriedExchange();
   plan.norm_partials = BufferId();
