@@ -6,8 +6,8 @@
 namespace reprise::kernels {
 namespace {
 
-// One block fills a multiprocessor. On an H200, of 67 M elements in two bf16 parts: 0.20 ms by the whole GPU, as quick as a
-// copy, and 1.2 ms by 8 blocks (665 GB/s; 780 of 268 M elements, whose ranges are longer).
+// One block fills a multiprocessor. On an H200, of 67 M elements in two bf16 parts: 0.20 ms by the whole GPU, as quick
+// as a copy, and 1.2 ms by 8 blocks (665 GB/s; 780 of 268 M elements, whose ranges are longer).
 constexpr int kThreads = 512;
 // Packs of each of two parts that a thread has in flight; half as many where elements are twice as long.
 constexpr int kPacks = 8;
@@ -15,13 +15,13 @@ constexpr int kPacks = 8;
 constexpr int kPack = 4;
 static_assert(kNormTile == int64_t{kThreads} * kPacks * kPack);
 
-// Beside matrix products. On an H200, with a simpler kernel of which 8 blocks took 940 GB/s: what 67 M elements in two bf16
-// parts add to four products of 3.45 ms that repeat: 65 us with 8 blocks, 193 with 16, 237 with 4 (they last into the
-// next product), 163 with 132, and 132 with the whole GPU; and 134 M elements to two products of 13.3 ms: 219 with 8
-// blocks, 391 with the whole GPU. This one with 8 blocks adds 65 us to the product beside it in step_bench's mlp4.
+// Beside matrix products. On an H200, with a simpler kernel of which 8 blocks took 940 GB/s: what 67 M elements in two
+// bf16 parts add to four products of 3.45 ms that repeat: 65 us with 8 blocks, 193 with 16, 237 with 4 (they last into
+// the next product), 163 with 132, and 132 with the whole GPU; and 134 M elements to two products of 13.3 ms: 219 with
+// 8 blocks, 391 with the whole GPU. This one with 8 blocks adds 65 us to the product beside it in step_bench's mlp4.
 constexpr int kBesideBlocks = 8;
-// From this many elements on. At 67 M few blocks win, see above; at 4 M they lose, 53 us against the whole GPU's 12. This
-// is halfway, in ratio.
+// From this many elements on. At 67 M few blocks win, see above; at 4 M they lose, 53 us against the whole GPU's 12.
+// This is halfway, in ratio.
 constexpr int64_t kBesideElements = int64_t{16} << 20;
 
 struct Segments {
