@@ -29,8 +29,8 @@ class GradientSweep {
     }
     for (const OutstandingReduction& reduction : schedule.end.outstanding) {
       const CommandId first = first_writer_[reduction.wire.value()];
-      if (first.valid())
-        slots_[reduction.slot].push_back({reduction.unit, reduction.wire, first, CommandId(), CommandId()});
+      if (!first.valid()) continue;
+      slots_[reduction.slot].push_back({reduction.unit, reduction.wire, first, CommandId(), CommandId()});
     }
     for (auto& [slot, gradients] : slots_) {
       std::stable_sort(gradients.begin(), gradients.end(),

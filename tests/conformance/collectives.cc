@@ -123,6 +123,39 @@ TEST_P(ConformanceTest, CollectivesReduceGradientsToTheirOwners) {
   }
 }
 
+// In another order the third rank's 1 would swallow the others' 2^-24, one by one.
+TEST_P(ConformanceTest, CollectivesOfExchangesAddUpInRankOrder) {
+  constexpr int64_t kColumns = 256;  // so that each of three ranks owns some
+  const TwoClasses m = MakeTwoClasses(kColumns);
+  const auto value = [](int rank) { return rank == 2 ? 1.0 : 0x1p-24; };
+  // See Reductions, of class 1.
+  float sum = 0;
+  for (int rank = 0; rank < ranks(); ++rank) sum += static_cast<float>(Reductions::kLossScale / 2 * value(rank));
+  for (const Transport transport : {Transport::kSymmetric, Transport::kCopyEngine}) {
+    REPRISE_ASSERT_OK_AND_ASSIGN(const Plan plan, PlanTraining(m.model, ranks(), {.transport = transport}));
+    absl::StatusOr<std::unique_ptr<PlanRunner>> runner =
+        NewRunner(plan, m.compute, [](ParameterId, int64_t) { return 0.0f; });
+    if (absl::IsUnavailable(runner.status())) continue;  // the machine lacks the transport
+    ASSERT_THAT(runner, IsOk());
+    ASSERT_THAT((*runner)->BeginStep(1), IsOk());
+    ASSERT_THAT((*runner)->ReplayGraph(plan.first, [&](int rank, int64_t, TensorId tensor,
+                                                       int64_t) { return tensor == m.x ? value(rank) : 0.0; }),
+                IsOk());
+    const FlatGroup& group = plan.layout.units[0].groups[0];
+    for (size_t local = 0; local < world_->local_ranks().size(); ++local) {
+      REPRISE_ASSERT_OK_AND_ASSIGN(
+          const std::vector<float> sums,
+          (*runner)->ReadAs<float>(static_cast<int>(local), plan.unit_buffers[0].accumulators[0]));
+      for (const ShardSegment& segment : Segments(group, world_->local_ranks()[local])) {
+        for (int64_t i = 0; i < segment.num_elements; ++i) {
+          EXPECT_EQ(sums[segment.shard_element + i], segment.parameter_element + i < kColumns ? -sum : sum)
+              << Name(transport) << ", local rank " << local;
+        }
+      }
+    }
+  }
+}
+
 TEST_P(ConformanceTest, CollectivesSumLossAndNormOverRanks) {
   constexpr int64_t kColumns = 64;
   const TwoClasses m = MakeTwoClasses(kColumns);

@@ -9,6 +9,8 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "reprise/core/control_block.h"
+#include "reprise/core/planner.h"
 #include "reprise/core/stack_model.h"
 #include "tests/testing/plan_builder.h"
 #include "tests/testing/status_matchers.h"
@@ -135,6 +137,25 @@ TEST(PredictTimelineTest, EveryCommandTakesWhatTheModelSaysOnceItsLaneAndWaitsAr
         << "span " << s << ": " << timeline.spans[s].start_us << " to " << timeline.spans[s].end_us << ", not "
         << expected.spans[s].start_us << " to " << expected.spans[s].end_us;
   }
+}
+
+// Of its wire gradient, which it names whole, a rank adds its own part to what it received.
+TEST(PredictTimelineTest, AnAccumulateReadsOnePartOfEachRank) {
+  constexpr int kRanks = 4;
+  constexpr double kShard = 512 * 512 / kRanks, kRanges = 4;
+  REPRISE_ASSERT_OK_AND_ASSIGN(const Model model, StackModel(2, {512, 512}, DType::kBFloat16, 4));
+  REPRISE_ASSERT_OK_AND_ASSIGN(const Plan plan, PlanTraining(model, kRanks, {.transport = Transport::kCopyEngine}));
+  REPRISE_ASSERT_OK_AND_ASSIGN(const Timeline timeline,
+                               PredictTimeline(plan, {plan.first}, {.memory_bytes = 1e6, .command_us = 0}));
+  int accumulates = 0;
+  for (const CommandSpan& span : timeline.spans) {
+    const Command& command = plan.schedules[plan.first].commands[span.command.value()].command;
+    if (!std::holds_alternative<Accumulate>(command)) continue;
+    ++accumulates;
+    EXPECT_NEAR(span.end_us - span.start_us,
+                kRanks * 2 * kShard + 2 * 4 * kShard + 2 * 8 * kRanges + sizeof(ControlBlock), 1);
+  }
+  EXPECT_EQ(accumulates, 2);
 }
 
 TEST(PredictTimelineTest, NoScheduleGivesNoSpan) {

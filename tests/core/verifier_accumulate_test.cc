@@ -20,6 +20,7 @@ namespace {
 using reprise::testing::IsOk;
 using reprise::testing::Random;
 using ::testing::AllOf;
+using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::Field;
 using ::testing::HasSubstr;
@@ -414,6 +415,31 @@ TEST(VerifierAccumulatesTest, TheNormIsOfAllPartialNorms) {
     EXPECT_EQ(found[0].check, Check::kForm);
     EXPECT_THAT(found[0].message, HasSubstr("sum_norm (reduce_scatter) does not read all 192 bytes of partial norms"));
   }
+}
+
+// The next gradient of a slot follows the sum, which reads a rank's own part, and not the exchange alone.
+TEST(VerifierAccumulatesTest, AGradientSlotOfAnExchangeIsTakenUntilTheSum) {
+  Plan plan = PlanTraining(StackModel(3, {512, 512}, DType::kBFloat16, 4).value(), 2,
+                           {.gradient_slots = 1, .transport = Transport::kCopyEngine})
+                  .value();
+  Schedule& schedule = plan.schedules[plan.first];
+  int changed = 0;
+  for (ScheduledCommand& command : schedule.commands) {
+    for (Wait& wait : command.waits) {
+      if (!std::holds_alternative<Accumulate>(schedule.commands[wait.command.value()].command)) continue;
+      if (wait.reason != WaitReason::kOrder) continue;
+      ++changed;
+      const CommandId before(wait.command.value() - 1);
+      ASSERT_TRUE(std::holds_alternative<ReduceScatter>(schedule.commands[before.value()].command));
+      wait.command = before;
+    }
+  }
+  EXPECT_EQ(changed, 2);
+  EXPECT_THAT(FindViolations(plan),
+              Contains(AllOf(Field(&Violation::check, Check::kOrder), Field(&Violation::schedule, "first"),
+                             Field(&Violation::message,
+                                   AllOf(HasSubstr("takes gradient slot 0 from u2, but no wait orders it after #"),
+                                         HasSubstr("accumulate u2"))))));
 }
 
 TEST(VerifierAccumulatesTest, APlanWithoutPartialNormsAccumulatesNothing) {
