@@ -111,9 +111,13 @@ class PlanHasher {
 
   void FeedOne(const PlanOptions& options) {
     const auto& [prefetch_depth, weight_slots, gradient_slots, microbatches_per_graph, residency, reduce, tail,
-                 transport, wire, accumulate, master, optimizer_states] = options;
+                 transport, wire, accumulate, master, optimizer_states, transport_choices] = options;
     Feed(prefetch_depth, weight_slots, gradient_slots, microbatches_per_graph, residency, reduce, tail, transport, wire,
-         accumulate, master, optimizer_states);
+         accumulate, master, optimizer_states, transport_choices);
+  }
+  void FeedOne(const TransportChoice& choice) {
+    const auto& [unit_bytes, transport] = choice;
+    Feed(unit_bytes, transport);
   }
   void FeedOne(const Axis& axis) {
     const auto& [name, size] = axis;
@@ -173,8 +177,8 @@ class PlanHasher {
     Feed(position, slots);
   }
   void FeedCommand(const AllGather& command) {
-    const auto& [unit, slot, axis] = command;
-    Feed(unit, slot, axis);
+    const auto& [unit, slot, transport, axis] = command;
+    Feed(unit, slot, transport, axis);
   }
   void FeedCommand(const Forward& command) {
     const auto& [call, position, recompute] = command;

@@ -232,7 +232,7 @@ void GradientPlanner::ReduceCarried(const OutstandingReduction& carried, int pos
 }
 
 void GradientPlanner::ReduceAndAccumulate(UnitId unit, int position, BufferId wire, int slot, AccumulateMode mode) {
-  const Transport transport = plan_.options.transport;
+  const Transport transport = TransportOf(plan_, unit);
   const std::vector<FlatGroup>& groups = plan_.layout.units[unit.value()].groups;
   std::vector<bool> has_gradient(groups.size(), false);
   std::vector<BufferUse> reduce,

@@ -109,7 +109,8 @@ class GraphPlanner {
     std::vector<CommandId> after;
     if (copy.previous >= 0 && copy_readers_[copy.previous].valid()) after.push_back(copy_readers_[copy.previous]);
     if (copy.limit >= 0) after.push_back(access_commands_[copy.limit]);
-    builder_.Add(AllGather{copy.unit, copy.slot, AxisId(0)}, Lane::kAllGather, std::move(uses), after);
+    builder_.Add(AllGather{copy.unit, copy.slot, TransportOf(plan_, copy.unit), AxisId(0)}, Lane::kAllGather,
+                 std::move(uses), after);
   }
 
   // Views of the parameters in the copies that the present access reads.

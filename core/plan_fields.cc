@@ -84,7 +84,8 @@ CommandFields FieldsOf(const Plan& plan, const Command& command) {
             return CommandFields{"stage_inputs", {microbatch(c.position), OfNumber("slots", c.slots)}};
           },
           [&](const AllGather& c) {
-            return CommandFields{"all_gather", {unit(c.unit), OfNumber("slot", c.slot), axis(c.axis)}};
+            return CommandFields{"all_gather",
+                                 {unit(c.unit), OfNumber("slot", c.slot), transport(c.transport), axis(c.axis)}};
           },
           [&](const Forward& c) {
             return CommandFields{"forward", {call(c.call), microbatch(c.position), {"recompute", c.recompute}}};
@@ -128,19 +129,21 @@ CommandFields FieldsOf(const Plan& plan, const Command& command) {
 
 std::vector<Field> FieldsOf(const PlanOptions& options) {
   const auto& [prefetch_depth, weight_slots, gradient_slots, microbatches_per_graph, residency, reduce, tail, transport,
-               wire, accumulate, master, optimizer_states] = options;
-  return {OfOptional("prefetch_depth", prefetch_depth),
-          OfOptional("weight_slots", weight_slots),
-          OfOptional("gradient_slots", gradient_slots),
-          OfOptional("microbatches_per_graph", microbatches_per_graph),
-          OfText("residency", Word(residency)),
-          OfText("reduce", Word(reduce)),
-          OfText("tail", Word(tail)),
-          OfText("transport", Name(transport)),
-          OfText("wire", Name(wire)),
-          OfText("accumulate", Name(accumulate)),
-          OfText("master", Name(master)),
-          OfNumber("optimizer_states", optimizer_states)};
+               wire, accumulate, master, optimizer_states, transport_choices] = options;
+  std::vector<Field> fields = {OfOptional("prefetch_depth", prefetch_depth),
+                               OfOptional("weight_slots", weight_slots),
+                               OfOptional("gradient_slots", gradient_slots),
+                               OfOptional("microbatches_per_graph", microbatches_per_graph),
+                               OfText("residency", Word(residency)),
+                               OfText("reduce", Word(reduce)),
+                               OfText("tail", Word(tail)),
+                               OfText("transport", Name(transport)),
+                               OfText("wire", Name(wire)),
+                               OfText("accumulate", Name(accumulate)),
+                               OfText("master", Name(master)),
+                               OfNumber("optimizer_states", optimizer_states)};
+  if (!transport_choices.empty()) fields.push_back(OfText("transport_choices", ToText(transport_choices)));
+  return fields;
 }
 
 }  // namespace reprise::internal

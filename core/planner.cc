@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <initializer_list>
+#include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -11,6 +12,7 @@
 #include "core/model_uses.h"
 #include "core/plan_buffers.h"
 #include "core/residency.h"
+#include "core/transport_choices.h"
 #include "reprise/core/status_macros.h"
 
 namespace reprise {
@@ -59,6 +61,7 @@ absl::Status CheckOptions(const PlanOptions& options) {
   REPRISE_RETURN_IF_ERROR(CheckKnown("tail", options.tail, {"kInGraph", "kCarried"}));
   REPRISE_RETURN_IF_ERROR(
       CheckKnown("transport", options.transport, {"kAuto", "kDefault", "kSymmetric", "kCopyEngine"}));
+  REPRISE_RETURN_IF_ERROR(internal::CheckTransportChoices(options.transport_choices));
   for (const auto& [name, dtype] : {std::pair{"wire", options.wire}, std::pair{"master", options.master}}) {
     if (IsFloatingPoint(dtype)) continue;
     return absl::InvalidArgumentError(
@@ -175,6 +178,19 @@ std::vector<StartResident> SteadyResidents(const std::vector<WeightAccess>& acce
   return {};
 }
 
+// One transport if all units that travel have the same.
+void ResolveTransport(Plan& plan) {
+  std::set<Transport> used;
+  for (size_t u = 0; u < plan.layout.units.size(); ++u) {
+    if (plan.layout.units[u].gathered_bytes > 0) used.insert(TransportOf(plan, UnitId(static_cast<int64_t>(u))));
+  }
+  if (used.size() > 1) return;
+  plan.options.transport_choices.clear();
+  if (plan.options.transport == Transport::kAuto) {
+    plan.options.transport = used.empty() ? Transport::kDefault : *used.begin();
+  }
+}
+
 // The units whose gradients the last backward call completes, with a wire buffer and a slot of their own each.
 void AddCarried(Plan& plan, const internal::GradientPlan& gradients, internal::Boundary& boundary) {
   for (const std::vector<UnitId>& completed : gradients.completed_by) {
@@ -213,8 +229,8 @@ absl::StatusOr<Plan> MakePlan(const Model& model, int world_size, PlanOptions op
   // A graph has no more wire gradients to put in them.
   options.gradient_slots = static_cast<int>(
       std::min<int64_t>(*options.gradient_slots, std::max<int64_t>(2, int64_t{num_units} * microbatches)));
-  if (options.transport == Transport::kAuto) options.transport = Transport::kDefault;
   plan.options = options;
+  ResolveTransport(plan);
   plan.held_gradient_slots = gradients.own_slots;
   if (*options.weight_slots < need.units) {
     return absl::ResourceExhaustedError(absl::StrCat("call \"", model.calls()[need.call].name, "\" needs ", need.units,

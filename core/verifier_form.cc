@@ -176,7 +176,8 @@ CommandForm FormOf(const Plan& plan, const Command& command) {
                                .unit = c.unit,
                                .axis = c.axis,
                                .slot = c.slot,
-                               .num_slots = plan.weight_slots};
+                               .num_slots = plan.weight_slots,
+                               .transport = c.transport};
           },
           [](const Forward& c) { return CommandForm{.call = c.call}; },
           [](const Backward& c) { return CommandForm{.call = c.call}; },
@@ -290,6 +291,10 @@ class ScheduleForm {
     }
     if (form.transport == Transport::kAuto || !IsKnown(form.transport, Transport::kCopyEngine)) {
       return Error(id, "has no transport");
+    }
+    if (form.axis && form.unit && form.transport != TransportOf(plan_, *form.unit)) {
+      return Error(id, "has transport ", Name(form.transport), ", but its unit has ",
+                   Name(TransportOf(plan_, *form.unit)));
     }
     if (command.lane != form.lane) return Error(id, "belongs on lane ", Name(form.lane));
     const bool is_first = id.value() == 0, is_last = id.value() + 1 == static_cast<int64_t>(schedule_.commands.size());

@@ -88,6 +88,7 @@ absl::StatusOr<CoreInputs> Prepare(std::shared_ptr<ShardedParameters> parameters
   }
   run.plan.master = parameters->master();
   const World& world = *parameters->world();
+  std::string transport_reason = internal::TakeTransports(world, run.plan);
   REPRISE_ASSIGN_OR_RETURN(Plan plan, PlanForward(variant.model, world.size(), run.plan));
   REPRISE_RETURN_IF_ERROR(Verify(plan));
   REPRISE_RETURN_IF_ERROR(internal::CheckCompute(plan, variant.compute));
@@ -96,6 +97,7 @@ absl::StatusOr<CoreInputs> Prepare(std::shared_ptr<ShardedParameters> parameters
   inputs.name = variant.name;
   inputs.parameters = std::move(parameters);
   inputs.plan = std::make_shared<const Plan>(std::move(plan));
+  inputs.transport_reason = std::move(transport_reason);
   inputs.compute = std::move(variant.compute);
   inputs.run = std::move(run);
   return inputs;

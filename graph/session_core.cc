@@ -64,6 +64,13 @@ absl::StatusOr<std::shared_ptr<Arena>> AllocateArena(World& world, const std::ar
   return arena;
 }
 
+std::string TakeTransports(const World& world, PlanOptions& options) {
+  if (options.transport != Transport::kAuto || !options.transport_choices.empty()) return {};
+  AutoTransports transports = world.auto_transports();
+  options.transport_choices = std::move(transports.choices);
+  return std::move(transports.reason);
+}
+
 absl::Status AgreeOnPlan(World& world, const absl::StatusOr<CoreInputs>& inputs) {
   if (!inputs.ok()) return world.Agree("planning", inputs.status(), {});
   return world.Agree(Phase("planning", inputs->name), absl::OkStatus(), FingerprintOf(*inputs));
@@ -217,6 +224,7 @@ absl::Status SessionCore::Record() {
     capture_.graphs.push_back(executables_.back()->audit());
   }
   capture_.memory = world().memory();
+  capture_.transport_reason = inputs_.transport_reason;
   return absl::OkStatus();
 }
 

@@ -35,7 +35,11 @@ struct CoreInputs {
   Optimizer optimizer = AdamW{};
   float clip_norm = 0;
   ControlBlock control = {};  // at first
+  std::string transport_reason = {};
 };
+
+// Fills in the world's transports where the options leave them to it, and says why these.
+std::string TakeTransports(const World& world, PlanOptions& options);
 
 // (c) What must be equal on all ranks before memory is taken: `plan` and the inputs' values that are baked into it.
 absl::Status AgreeOnPlan(World& world, const absl::StatusOr<CoreInputs>& inputs);

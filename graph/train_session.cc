@@ -29,6 +29,7 @@ absl::StatusOr<CoreInputs> Prepare(std::shared_ptr<ShardedParameters> parameters
   plan_options.master = parameters->master();
   plan_options.optimizer_states = OptimizerStates(options.optimizer);
   const World& world = *parameters->world();
+  std::string transport_reason = internal::TakeTransports(world, plan_options);
   REPRISE_ASSIGN_OR_RETURN(Plan plan, PlanTraining(model, world.size(), plan_options));
   REPRISE_RETURN_IF_ERROR(Verify(plan));
   REPRISE_RETURN_IF_ERROR(internal::CheckCompute(plan, compute));
@@ -36,6 +37,7 @@ absl::StatusOr<CoreInputs> Prepare(std::shared_ptr<ShardedParameters> parameters
   CoreInputs inputs;
   inputs.parameters = std::move(parameters);
   inputs.plan = std::make_shared<const Plan>(std::move(plan));
+  inputs.transport_reason = std::move(transport_reason);
   inputs.compute = std::move(compute);
   inputs.run = std::move(options.run);
   inputs.optimizer = options.optimizer;

@@ -197,7 +197,7 @@ class CompareTest(unittest.TestCase):
 echo "$NCCL_GRAPH_MIXING_SUPPORT $*" >>{self.folder}/started
 for argument; do
   case "$argument" in
-    --transport={refuse}) echo "step_bench: the transport {refuse} needs all ranks on one host; plan" >&2; exit 1;;
+    --transport={refuse}) echo "step_bench: the transport {refuse} cannot be used: all ranks must be on one host; plan" >&2; exit 1;;
     --json=*) cp {self.folder}/figures "${{argument#--json=}}";;
   esac
 done''')
@@ -254,7 +254,7 @@ done''')
         self.step_bench(refuse="copy_engine")
         code, text, result = self.compare("--quick", only="step_bench")
         self.assertEqual(code, 0, text)
-        self.assertIn("copy_engine, 2 slots, 4 a graph: exit code 1: step_bench: the transport copy_engine needs", text)
+        self.assertIn("copy_engine, 2 slots, 4 a graph: exit code 1: step_bench: the transport copy_engine cannot be used", text)
         self.assertEqual((self.folder / "started").read_text().count("--transport=copy_engine"), 1)
         self.assertEqual((self.folder / "started").read_text().count("--transport=symmetric"), 2)
         self.assertEqual(len([s for s in result["skipped"] if "copy_engine" in s["reason"]]), 2)

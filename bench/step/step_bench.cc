@@ -27,9 +27,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "bench/step/step_runner.h"
 #include "bench/step/workloads.h"
 #include "examples/common/world.h"
+#include "graph/step_runner.h"
 #include "nlohmann/json.hpp"
 #include "reprise/core/overlap.h"
 #include "reprise/core/planner.h"
@@ -47,7 +47,10 @@ ABSL_FLAG(int, gradient_slots, 2, "wire gradients that live at once");
 ABSL_FLAG(bool, residency, true, "whether slots keep their weights");
 ABSL_FLAG(bool, carried_tail, false, "whether the last reduction runs in the next graph");
 ABSL_FLAG(int, microbatches_per_graph, 1, "microbatches that one graph spans");
-ABSL_FLAG(std::string, transport, "auto", "auto, default, symmetric or copy_engine");
+ABSL_FLAG(
+    std::string, transport, "auto",
+    "auto (measured if there is a tuning file, otherwise default), default, symmetric, copy_engine, or several by "
+    "units' bytes, as in symmetric,4194304:copy_engine");
 ABSL_FLAG(bool, profile, false, "time each command, and report what of the communication compute hides");
 ABSL_FLAG(std::string, timeline, "", "with --profile: PREFIX of files PREFIX-workload-mode.json, for Perfetto");
 ABSL_FLAG(int, batches, 10, "measurements, of which the median is taken");
@@ -60,6 +63,7 @@ namespace reprise::bench {
 namespace {
 
 using Clock = std::chrono::steady_clock;
+using internal::StepRunner;
 
 double Since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
@@ -92,6 +96,11 @@ struct Figures {
   std::optional<ProfileFigures> profile = {};
 };
 
+template <class... Parts>
+absl::Status Refuse(const Parts&... parts) {
+  return absl::InvalidArgumentError(absl::StrCat(parts...));
+}
+
 absl::StatusOr<PlanOptions> OptionsOfFlags() {
   PlanOptions options;
   options.weight_slots = absl::GetFlag(FLAGS_weight_slots);
@@ -100,19 +109,10 @@ absl::StatusOr<PlanOptions> OptionsOfFlags() {
   options.residency = absl::GetFlag(FLAGS_residency) ? Residency::kKeep : Residency::kOff;
   options.tail = absl::GetFlag(FLAGS_carried_tail) ? Tail::kCarried : Tail::kInGraph;
   options.optimizer_states = 0;
-  const std::string transport = absl::GetFlag(FLAGS_transport);
-  for (const Transport t : {Transport::kAuto, Transport::kDefault, Transport::kSymmetric, Transport::kCopyEngine}) {
-    if (Name(t) != transport) continue;
-    options.transport = t;
-    return options;
-  }
-  return absl::InvalidArgumentError(
-      absl::StrCat("--transport is \"", transport, "\"; choose from auto, default, symmetric, copy_engine"));
-}
-
-template <class... Parts>
-absl::Status Refuse(const Parts&... parts) {
-  return absl::InvalidArgumentError(absl::StrCat(parts...));
+  absl::StatusOr<std::vector<TransportChoice>> choices = TransportChoicesFromText(absl::GetFlag(FLAGS_transport));
+  if (!choices.ok()) return Refuse("--transport: ", std::string(choices.status().message()));
+  options.transport_choices = *std::move(choices);
+  return options;
 }
 
 // The modes to measure, local first: the others' ratios are to it.
@@ -241,22 +241,28 @@ absl::Status Profile(StepRunner& runner, Figures& figures) {
   return absl::OkStatus();
 }
 
+std::string TransportText(const Plan& plan) {
+  return plan.options.transport == Transport::kAuto ? ToText(plan.options.transport_choices)
+                                                    : std::string(Name(plan.options.transport));
+}
+
 absl::StatusOr<std::vector<Figures>> RunWorkload(const std::shared_ptr<World>& world, const std::string& name) {
   // A graph of several microbatches stages its inputs.
   REPRISE_ASSIGN_OR_RETURN(const Workload workload,
                            MakeWorkload(name, absl::GetFlag(FLAGS_microbatches_per_graph) == 1));
-  REPRISE_ASSIGN_OR_RETURN(const PlanOptions options, OptionsOfFlags());
+  REPRISE_ASSIGN_OR_RETURN(PlanOptions options, OptionsOfFlags());
+  if (options.transport_choices.empty()) options.transport_choices = world->auto_transports().choices;
   REPRISE_ASSIGN_OR_RETURN(const Plan plan, PlanTraining(workload.model, world->size(), options));
   std::vector<Figures> all;
   std::optional<double> local;
   std::optional<std::string> results;
   REPRISE_ASSIGN_OR_RETURN(const std::vector<std::string> modes, Modes());
   for (const std::string& mode : modes) {
-    Figures figures = {
-        .workload = name, .mode = mode, .transport = std::string(Name(plan.options.transport)), .ranks = world->size()};
+    Figures figures = {.workload = name, .mode = mode, .transport = TransportText(plan), .ranks = world->size()};
     REPRISE_ASSIGN_OR_RETURN(const std::unique_ptr<StepRunner> runner,
-                             StepRunner::Create(world, mode == "local" ? ComputeOnly(plan) : plan, workload.compute,
-                                                mode == "eager" ? Execution::kEager : Execution::kGraph));
+                             StepRunner::Create(world, mode == "local" ? ComputeOnly(plan) : plan, workload.compute));
+    REPRISE_RETURN_IF_ERROR(world->Tune());
+    REPRISE_RETURN_IF_ERROR(runner->Record(mode == "eager" ? Execution::kEager : Execution::kGraph));
     figures.record_seconds = runner->record_seconds();
     figures.audit = runner->audit();
     figures.planned_bytes = plan.memory.persistent_bytes() + plan.memory.transient_bytes();
@@ -347,6 +353,10 @@ absl::StatusOr<int> Main() {
                                                    .tuning_file = absl::GetFlag(FLAGS_tuning_file)}));
   if (program.exit_code.has_value()) return *program.exit_code;
   if (program.prints) {
+    if (const AutoTransports transports = program.world->auto_transports(); absl::GetFlag(FLAGS_transport) == "auto") {
+      std::cout << "transports: " << (transports.choices.empty() ? "default" : ToText(transports.choices)) << " ("
+                << transports.reason << ")\n";
+    }
     std::cout
         << "workload mode      ms      low      high   ratio TFLOP/s launch us  nodes record s  planned MiB  taken "
            "MiB  results\n";

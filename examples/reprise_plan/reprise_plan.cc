@@ -46,7 +46,9 @@ ABSL_FLAG(OptionalInt, microbatches_per_graph, absl::nullopt, "microbatches of o
 ABSL_FLAG(std::string, residency, "on", "on: slots keep weights until something else needs them; off");
 ABSL_FLAG(std::string, reduce, "each", "when gradients are reduced: each microbatch, or after the last of a step");
 ABSL_FLAG(std::string, tail, "graph", "where the last reduction of a graph runs: graph (at its end) or carried");
-ABSL_FLAG(std::string, transport, "auto", "auto, default, symmetric or copy_engine");
+ABSL_FLAG(
+    std::string, transport, "auto",
+    "auto (default), default, symmetric, copy_engine, or several by units' bytes, as in symmetric,4194304:copy_engine");
 ABSL_FLAG(std::string, wire, "bf16", "bf16 or f32: of gradients in a reduction");
 ABSL_FLAG(std::string, master, "f32", "bf16 or f32: of master weights");
 ABSL_FLAG(bool, forward, false, "plan forward only");
@@ -83,6 +85,13 @@ std::optional<int> Read(const absl::Flag<OptionalInt>& flag) {
   return value.has_value() ? std::optional<int>(*value) : std::nullopt;
 }
 
+// An error gets what the flags say in front.
+template <class T>
+absl::StatusOr<T> Named(const std::string& what, absl::StatusOr<T> result) {
+  if (result.ok()) return result;
+  return absl::Status(result.status().code(), absl::StrCat(what, ": ", std::string(result.status().message())));
+}
+
 absl::StatusOr<PlanOptions> ReadOptions() {
   const Words<DType> dtypes = {{"bf16", DType::kBFloat16}, {"f32", DType::kFloat32}};
   PlanOptions options;
@@ -96,11 +105,8 @@ absl::StatusOr<PlanOptions> ReadOptions() {
                                                                          {"last", Reduce::kOncePerStep}}));
   REPRISE_ASSIGN_OR_RETURN(options.tail,
                            Choose<Tail>(FLAGS_tail, {{"graph", Tail::kInGraph}, {"carried", Tail::kCarried}}));
-  REPRISE_ASSIGN_OR_RETURN(options.transport,
-                           Choose<Transport>(FLAGS_transport, {{"auto", Transport::kAuto},
-                                                               {"default", Transport::kDefault},
-                                                               {"symmetric", Transport::kSymmetric},
-                                                               {"copy_engine", Transport::kCopyEngine}}));
+  REPRISE_ASSIGN_OR_RETURN(options.transport_choices,
+                           Named("--transport", TransportChoicesFromText(absl::GetFlag(FLAGS_transport))));
   REPRISE_ASSIGN_OR_RETURN(options.wire, Choose<DType>(FLAGS_wire, dtypes));
   REPRISE_ASSIGN_OR_RETURN(options.master, Choose<DType>(FLAGS_master, dtypes));
   return options;
@@ -116,13 +122,6 @@ absl::StatusOr<Shape> ReadShape() {
   if (ok && shape.size() == 2) return shape;
   return absl::InvalidArgumentError(
       absl::StrCat("--param_shape is \"", text, "\"; give rows and columns, such as 16384x16384"));
-}
-
-// An error gets what the flags say in front.
-template <class T>
-absl::StatusOr<T> Named(const std::string& what, absl::StatusOr<T> result) {
-  if (result.ok()) return result;
-  return absl::Status(result.status().code(), absl::StrCat(what, ": ", std::string(result.status().message())));
 }
 
 // What `parse` makes of the file that a flag names.

@@ -50,7 +50,7 @@ class Collectives {
         stream_(rank.lane_stream(command.lane)) {}
 
   absl::Status operator()(const AllGather& gather) const {
-    if (bindings_.plan->options.transport == Transport::kCopyEngine) return CopyGather(gather);
+    if (gather.transport == Transport::kCopyEngine) return CopyGather(gather);
     return InGroup(communicator(), [&] {
       return ForEachGroup(
           gather.unit, Role::kGathered, [&](const FlatGroup& group, const BufferUse& gathered) -> absl::Status {

@@ -213,7 +213,7 @@ absl::StatusOr<std::vector<std::byte*>> CudaRank::PeerAddresses(ncclWindow_t win
     cudaGetLastError();
     return absl::UnavailableError(
         "the devices cannot reach each other's memory through NCCL; see that they have peer access and that neither "
-        "NCCL_WIN_ENABLE nor NCCL_CUMEM_ENABLE is 0, or plan with Transport::kDefault or kAuto");
+        "NCCL_WIN_ENABLE nor NCCL_CUMEM_ENABLE is 0");
   }
   std::vector<std::byte*> addresses(static_cast<size_t>(size()));
   REPRISE_RETURN_IF_ERROR(

@@ -98,6 +98,8 @@ class CudaRank : public std::enable_shared_from_this<CudaRank> {
   // From now on collectives may be launched that nothing makes leave the device while they wait for a rank: those on
   // windows look at no flag of NCCL's.
   void AllowEndlessWaits() { endless_waits_ = true; }
+  // After a wait, once nothing that was recorded since can launch them.
+  void ForgetEndlessWaits() { endless_waits_ = false; }
 
   // ---- profiles ----
   // Waits, and times replays of the plan with this fingerprint until StopProfile, which waits too.

@@ -1,10 +1,13 @@
 #include "graph/cuda/cuda_transport.h"
 
+#include <functional>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "graph/cuda/cuda_memory.h"
 #include "graph/cuda/nccl_status.h"
 #include "reprise/core/status_macros.h"
@@ -15,18 +18,23 @@ namespace {
 // Symmetric kernels of earlier versions corrupt data of some sizes, and addresses of other ranks are new in 2.28.
 constexpr int kFirstVersion = 22807;
 
-absl::Status CheckAvailable(const CudaRank& rank, Transport transport) {
-  const auto refuse = [&](const auto&... why) {
-    return absl::UnavailableError(
-        absl::StrCat("the transport ", Name(transport), " needs ", why..., "; plan with Transport::kDefault or kAuto"));
-  };
+absl::Status CheckVersion(const CudaRank& rank) {
   int version = 0;
   REPRISE_RETURN_IF_ERROR(NcclStatus(ncclGetVersion(&version), "asking for NCCL's version"));
   if (version < kFirstVersion) {
-    return refuse("NCCL ", NcclVersionName(kFirstVersion), ", but this is ", NcclVersionName(version));
+    return absl::UnavailableError(
+        absl::StrCat("NCCL ", NcclVersionName(kFirstVersion), " is needed, but this is ", NcclVersionName(version)));
   }
-  if (!rank.one_host()) return refuse("all ranks on one host");
+  if (!rank.one_host()) return absl::UnavailableError("all ranks must be on one host");
   return absl::OkStatus();
+}
+
+std::set<Transport> TransportsOf(const Plan& plan) {
+  std::set<Transport> transports;
+  for (size_t u = 0; u < plan.model.units().size(); ++u) {
+    if (plan.layout.units[u].gathered_bytes > 0) transports.insert(TransportOf(plan, UnitId(static_cast<int64_t>(u))));
+  }
+  return transports;
 }
 
 }  // namespace
@@ -55,45 +63,54 @@ absl::Status SplitCommunicators(World& world, CudaRank& rank, ncclComm_t parent)
   return absl::OkStatus();
 }
 
-absl::Status PrepareTransport(World& world, const std::shared_ptr<CudaRank>& rank, const Bindings& bindings) {
-  const Transport transport = bindings.plan->options.transport;
-  // A rank alone copies.
-  if (transport == Transport::kDefault || rank->size() == 1) return absl::OkStatus();
-  REPRISE_RETURN_IF_ERROR(world.Agree(absl::StrCat("preparing the transport ", Name(transport)),
-                                      CheckAvailable(*rank, transport), bindings.plan->fingerprint));
-  const auto agree = [&](absl::string_view phase, const absl::Status& status) {
-    return world.Agree(absl::StrCat(phase, " the transport ", Name(transport)), status, {});
-  };
-  const auto for_each_block = [&](const auto& body) {
-    absl::Status status;
-    for (const std::shared_ptr<MemoryBlock>& block : bindings.memory) {
-      if (status.ok()) status = body(block);
+absl::StatusOr<std::string> WhyNoWindows(World& world, CudaRank& rank) {
+  if (rank.peer_flags(Lane::kAllGather).size() > 0) return std::string();
+  // What one rank lacks all must know before the next call, which may wait for it.
+  for (const auto& make_ready :
+       {std::function([&] { return CheckVersion(rank); }), std::function([&] { return rank.TakePeerFlags(); }),
+        std::function([&] { return rank.OpenPeerFlags(); }), std::function([&] { return rank.FindPeerFlags(); })}) {
+    const absl::Status status = make_ready();
+    REPRISE_ASSIGN_OR_RETURN(const std::vector<std::string> all, world.ExchangeBytes({std::string(status.message())}));
+    for (const std::string& why : all) {
+      if (!why.empty()) return why;
     }
-    return status;
-  };
-  REPRISE_RETURN_IF_ERROR(rank->Wait());
-  if (transport == Transport::kSymmetric) {
-    rank->AllowEndlessWaits();
-    return agree("registering memory for", for_each_block([&](const std::shared_ptr<MemoryBlock>& block) {
-                   absl::Status status;
-                   for (const Lane lane : CudaRank::kCommunicatingLanes) {
-                     if (status.ok()) status = RegisterWindow(block, rank->communicator(lane));
-                   }
-                   return status;
-                 }));
   }
-  // Votes around what needs every rank.
-  REPRISE_RETURN_IF_ERROR(agree("taking memory for", rank->TakePeerFlags()));
-  absl::Status windows = rank->OpenPeerFlags();
-  if (windows.ok()) {
-    windows = for_each_block([&](const std::shared_ptr<MemoryBlock>& block) {
-      return RegisterWindow(block, rank->communicator(Lane::kAllGather));
-    });
+  return std::string();
+}
+
+absl::Status PrepareTransport(World& world, const std::shared_ptr<CudaRank>& rank, const Bindings& bindings) {
+  std::set<Transport> transports = TransportsOf(*bindings.plan);
+  const bool by_default = transports.erase(Transport::kDefault) > 0;
+  // A rank alone copies.
+  if (transports.empty() || rank->size() == 1) return absl::OkStatus();
+  const std::string names = absl::StrJoin(transports, " and ", [](std::string* text, Transport transport) {
+    absl::StrAppend(text, "the transport ", std::string(Name(transport)));
+  });
+  const auto agree = [&](absl::string_view phase, const absl::Status& status) {
+    return world.Agree(absl::StrCat(phase, " ", names), status, bindings.plan->fingerprint);
+  };
+  REPRISE_RETURN_IF_ERROR(agree("preparing", rank->Wait()));
+  REPRISE_ASSIGN_OR_RETURN(const std::string why, WhyNoWindows(world, *rank));
+  if (!why.empty()) {
+    return absl::UnavailableError(
+        absl::StrCat(names, " cannot be used: ", why, "; plan with Transport::kDefault or kAuto"));
+  }
+  const bool by_nccl = transports.contains(Transport::kSymmetric);
+  // In windows NCCL takes kernels for them, whatever the transport.
+  if (by_nccl || by_default) rank->AllowEndlessWaits();
+  absl::Status windows;
+  for (const std::shared_ptr<MemoryBlock>& block : bindings.memory) {
+    for (const Lane lane : CudaRank::kCommunicatingLanes) {
+      if (windows.ok() && (by_nccl || lane == Lane::kAllGather)) {
+        windows = RegisterWindow(block, rank->communicator(lane));
+      }
+    }
   }
   REPRISE_RETURN_IF_ERROR(agree("registering memory for", windows));
-  absl::Status addresses = rank->FindPeerFlags();
-  if (addresses.ok()) {
-    addresses = for_each_block([](const std::shared_ptr<MemoryBlock>& block) { return FindPeers(*block); });
+  if (!transports.contains(Transport::kCopyEngine)) return absl::OkStatus();
+  absl::Status addresses;
+  for (const std::shared_ptr<MemoryBlock>& block : bindings.memory) {
+    if (addresses.ok()) addresses = FindPeers(*block);
   }
   return agree("finding the other ranks' memory for", addresses);
 }

@@ -15,8 +15,12 @@ namespace reprise::internal {
 absl::Status MakeCommunicators(World& world, CudaRank& rank);
 absl::Status SplitCommunicators(World& world, CudaRank& rank, ncclComm_t parent);
 
-// (c) Before a plan is recorded: windows on its communicating memory, and what its transport needs beside, where they
-// were not made before. Unavailable, on every rank, if a rank cannot have that transport.
+// (c) Why devices cannot use each other's memory in windows of NCCL's, which all transports but kDefault need: the same
+// text on every rank; empty if they can. Opens the flags for copies.
+absl::StatusOr<std::string> WhyNoWindows(World& world, CudaRank& rank);
+
+// (c) Before a plan is recorded: windows on its communicating memory, and what its transports need beside, where they
+// were not made before; nothing for kDefault alone. Unavailable, on every rank, if a rank cannot have a transport.
 absl::Status PrepareTransport(World& world, const std::shared_ptr<CudaRank>& rank, const Bindings& bindings);
 
 }  // namespace reprise::internal

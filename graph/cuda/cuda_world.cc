@@ -111,6 +111,9 @@ class CudaWorld : public World {
     return tuning_file_.empty() ? absl::OkStatus() : internal::Tune(*this, *rank_, tuning_file_);
   }
 
+  AutoTransports auto_transports() const override { return transports_; }
+  void SetTransports(AutoTransports transports) { transports_ = std::move(transports); }
+
   absl::Status CheckUsable() const override { return rank_->CheckUsable(); }
   MemoryUse memory() const override { return rank_->memory(); }
   absl::Status BeginProfile(const Fingerprint& plan) override { return rank_->StartProfile(plan); }
@@ -134,6 +137,7 @@ class CudaWorld : public World {
 
   const std::shared_ptr<Bootstrap> bootstrap_;
   const std::string tuning_file_;
+  AutoTransports transports_ = {.reason = "no CudaWorldOptions::tuning_file"};
   std::vector<int> ranks_;
   std::shared_ptr<CudaRank> rank_;
   std::unique_ptr<internal::Upload> upload_, staging_;
@@ -242,8 +246,8 @@ absl::Status OpenWorld(CudaWorld& world, const std::shared_ptr<Bootstrap>& boots
   if (!options.tuning_file.empty()) {
     REPRISE_RETURN_IF_ERROR(internal::LoadTuning(world, world.rank(), options.tuning_file));
   }
-  if (options.parent == nullptr) return internal::MakeCommunicators(world, world.rank());
-  return internal::SplitCommunicators(world, world.rank(), options.parent);
+  if (options.parent != nullptr) return internal::SplitCommunicators(world, world.rank(), options.parent);
+  return internal::MakeCommunicators(world, world.rank());
 }
 
 }  // namespace
@@ -270,6 +274,11 @@ absl::StatusOr<std::shared_ptr<World>> CreateCudaWorld(const LaunchEnvironment& 
   REPRISE_ASSIGN_OR_RETURN(std::shared_ptr<Bootstrap> bootstrap, Bootstrap::Connect(launch, options.deadline));
   auto world = std::make_shared<CudaWorld>(bootstrap, options.tuning_file);
   REPRISE_RETURN_IF_ERROR(OpenWorld(*world, bootstrap, launch, options));
+  if (!options.tuning_file.empty()) {
+    REPRISE_ASSIGN_OR_RETURN(AutoTransports transports,
+                             internal::TuneTransports(world, world->rank(), options.tuning_file));
+    world->SetTransports(std::move(transports));
+  }
   return std::shared_ptr<World>(std::move(world));
 }
 

@@ -6,11 +6,15 @@
 #include <cstdio>
 #include <cstring>
 #include <fstream>
+#include <functional>
 #include <iterator>
 #include <map>
 
 #include "absl/strings/str_cat.h"
 #include "graph/cuda/caller_state.h"
+#include "graph/cuda/cuda_transport.h"
+#include "graph/cuda/nccl_status.h"
+#include "graph/cuda/transport_trial.h"
 #include "kernels/cuda/cuda_status.h"
 #include "nlohmann/json.hpp"
 #include "reprise/core/status_macros.h"
@@ -19,9 +23,11 @@ namespace reprise::internal {
 namespace {
 
 // {"NVIDIA H200, 132 multiprocessors, CUDA driver 13.0, cuBLASLt 130100": {"products": {key: choice}}}, where an
-// algorithm is what the library says that it is, of this version and on this GPU.
+// algorithm is what the library says that it is, of this version and on this GPU; and
+// {"NVIDIA H200, CUDA driver 13.0, NCCL 2.28.9, 2 ranks": {"transports": choices, "milliseconds": {bytes: {name:
+// ms}}}}, of which the times are for people.
 using Json = nlohmann::ordered_json;
-constexpr char kProducts[] = "products";
+constexpr char kProducts[] = "products", kTransports[] = "transports", kMilliseconds[] = "milliseconds";
 using Choices = std::map<std::string, std::string>;
 
 absl::StatusOr<Json> Read(const std::string& path) {
@@ -37,10 +43,15 @@ absl::StatusOr<Json> Read(const std::string& path) {
       absl::StrCat("tuning file ", path, " is no JSON object; remove it, and it will be made anew"));
 }
 
+absl::Status Refuse(const std::string& path, absl::string_view device, absl::string_view place,
+                    absl::string_view wanted) {
+  return absl::InvalidArgumentError(
+      absl::StrCat("tuning file ", path, ", \"", device, "\"", place, ": not ", wanted, "; remove this entry"));
+}
+
 absl::StatusOr<Choices> ChoicesOf(const Json& json, const std::string& device, const std::string& path) {
   const auto refuse = [&](absl::string_view place, absl::string_view wanted) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("tuning file ", path, ", \"", device, "\"", place, ": not ", wanted, "; remove this entry"));
+    return Refuse(path, device, place, wanted);
   };
   Choices choices;
   if (!json.contains(device)) return choices;
@@ -90,16 +101,66 @@ absl::Status Share(World& world, CudaRank& rank, const std::string& path, const 
   return world.Agree(phase, status, {});
 }
 
-}  // namespace
-
-absl::StatusOr<std::string> TunedDevice(int device) {
+absl::StatusOr<std::string> DriverName(int device) {
   cudaDeviceProp properties;
   REPRISE_RETURN_IF_ERROR(kernels::CudaStatus(cudaGetDeviceProperties(&properties, device), "asking for the device"));
   int driver = 0;
   REPRISE_RETURN_IF_ERROR(kernels::CudaStatus(cudaDriverGetVersion(&driver), "asking for the driver's version"));
-  const size_t library = kernels::CublasLtVersion();
   return absl::StrCat(properties.name, ", ", properties.multiProcessorCount, " multiprocessors, CUDA driver ",
-                      driver / 1000, ".", driver % 1000 / 10, ", cuBLASLt ", library);
+                      driver / 1000, ".", driver % 1000 / 10);
+}
+
+// What choices of transports are for.
+absl::StatusOr<std::string> TunedRanks(const CudaRank& rank) {
+  REPRISE_ASSIGN_OR_RETURN(const std::string device, DriverName(rank.device()));
+  int nccl = 0;
+  REPRISE_RETURN_IF_ERROR(NcclStatus(ncclGetVersion(&nccl), "asking for NCCL's version"));
+  return absl::StrCat(device, ", NCCL ", NcclVersionName(nccl), ", ", rank.size(), " ranks");
+}
+
+// The text of the file's choices; empty if it has none.
+absl::StatusOr<std::string> TransportsIn(const CudaRank& rank, const std::string& path) {
+  REPRISE_ASSIGN_OR_RETURN(const Json json, Read(path));
+  REPRISE_ASSIGN_OR_RETURN(const std::string ranks, TunedRanks(rank));
+  if (!json.contains(ranks)) return std::string();
+  if (!json[ranks].is_object()) return Refuse(path, ranks, "", "an object");
+  if (!json[ranks].contains(kTransports)) return std::string();
+  const Json& text = json[ranks][kTransports];
+  if (!text.is_string()) return Refuse(path, ranks, absl::StrCat(", \"", kTransports, "\""), "a text");
+  const absl::StatusOr<std::vector<TransportChoice>> choices = TransportChoicesFromText(text.get<std::string>());
+  if (choices.ok() && !choices->empty()) return text.get<std::string>();
+  return Refuse(path, ranks, absl::StrCat(", \"", kTransports, "\""),
+                choices.ok() ? "one or more transports" : std::string(choices.status().message()));
+}
+
+absl::Status KeepTransports(const CudaRank& rank, const std::string& path, const std::string& choices,
+                            const TransportTimes& times) {
+  REPRISE_ASSIGN_OR_RETURN(Json json, Read(path));
+  REPRISE_ASSIGN_OR_RETURN(const std::string ranks, TunedRanks(rank));
+  Json& entry = json[ranks] = Json::object();
+  entry[kTransports] = choices;
+  for (const auto& [bytes, of_size] : times) {
+    for (const auto& [transport, milliseconds] : of_size) {
+      entry[kMilliseconds][absl::StrCat(bytes)][std::string(Name(transport))] = milliseconds;
+    }
+  }
+  return Write(path, json);
+}
+
+// (c) Rank 0's text, on every rank.
+absl::StatusOr<std::string> FromRank0(World& world, const CudaRank& rank, absl::string_view phase,
+                                      const std::function<absl::StatusOr<std::string>()>& make) {
+  const absl::StatusOr<std::string> mine = rank.rank() == 0 ? make() : absl::StatusOr<std::string>("");
+  REPRISE_RETURN_IF_ERROR(world.Agree(phase, mine.status(), {}));
+  REPRISE_ASSIGN_OR_RETURN(const std::vector<std::string> all, world.ExchangeBytes({*mine}));
+  return all[0];
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> TunedDevice(int device) {
+  REPRISE_ASSIGN_OR_RETURN(const std::string name, DriverName(device));
+  return absl::StrCat(name, ", cuBLASLt ", kernels::CublasLtVersion());
 }
 
 absl::Status LoadTuning(World& world, CudaRank& rank, const std::string& path) {
@@ -138,6 +199,29 @@ absl::Status Tune(World& world, CudaRank& rank, const std::string& path) {
     return after;
   };
   return Share(world, rank, path, tune(), "choosing kernels");
+}
+
+absl::StatusOr<AutoTransports> TuneTransports(const std::shared_ptr<World>& world, CudaRank& rank,
+                                              const std::string& path) {
+  if (rank.size() == 1) return AutoTransports{.reason = "one rank has nothing to choose"};
+  const CallerState caller(rank.device());
+  REPRISE_ASSIGN_OR_RETURN(const std::string why, WhyNoWindows(*world, rank));
+  if (!why.empty()) return AutoTransports{.reason = absl::StrCat("no other can be used: ", why)};
+  std::string reason = absl::StrCat("kept in ", path);
+  REPRISE_ASSIGN_OR_RETURN(
+      std::string text, FromRank0(*world, rank, "reading the tuning file", [&] { return TransportsIn(rank, path); }));
+  if (text.empty()) {
+    reason = absl::StrCat("measured, and kept in ", path);
+    REPRISE_ASSIGN_OR_RETURN(const TransportTimes times, TryTransports(world, rank));
+    REPRISE_ASSIGN_OR_RETURN(text, FromRank0(*world, rank, "choosing transports", [&]() -> absl::StatusOr<std::string> {
+                               const std::string chosen = ToText(ChooseTransports(times));
+                               if (!chosen.empty()) REPRISE_RETURN_IF_ERROR(KeepTransports(rank, path, chosen, times));
+                               return chosen;
+                             }));
+  }
+  if (text.empty()) return AutoTransports{.reason = "too little memory to measure others"};
+  REPRISE_ASSIGN_OR_RETURN(std::vector<TransportChoice> choices, TransportChoicesFromText(text));
+  return AutoTransports{std::move(choices), std::move(reason)};
 }
 
 }  // namespace reprise::internal

@@ -88,7 +88,8 @@ Plan EveryCommand() {
   const CallId c0 = b.Call("c0"), c1 = b.Call("c1");
   b.Start("body", 1);
   b.Command(Begin{}, Lane::kCompute);
-  b.Command(AllGather{u0, 0, AxisId(0)}, Lane::kAllGather, {Use(9, Access::kAssign)}, {testing::Fork(0)});
+  b.Command(AllGather{u0, 0, Transport::kDefault, AxisId(0)}, Lane::kAllGather, {Use(9, Access::kAssign)},
+            {testing::Fork(0)});
   b.Command(NextMicrobatch{}, Lane::kCompute, {Use(8, Access::kUpdate)});
   b.Command(StageInputs{}, Lane::kCompute, {Use(8, Access::kRead), Use(4, Access::kAssign)});  // one of two slots
   b.Command(Forward{c0}, Lane::kCompute, {Use(1, Access::kRead)}, {Data(1)});

@@ -57,7 +57,8 @@ class HandMadeSchedule {
     slot_ = (slot_ + 1) % options_.weight_slots;
     std::vector<CommandId> after;
     if (weight_readers_[slot_].valid()) after.push_back(weight_readers_[slot_]);
-    builder_.Add(AllGather{UnitId(call), slot_, AxisId(0)}, Lane::kAllGather, {Whole(buffer, Access::kAssign)}, after);
+    builder_.Add(AllGather{UnitId(call), slot_, Transport::kDefault, AxisId(0)}, Lane::kAllGather,
+                 {Whole(buffer, Access::kAssign)}, after);
     return buffer;
   }
   // The copy gathered last has its reader.

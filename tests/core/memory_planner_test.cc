@@ -202,9 +202,11 @@ TEST(PlaceBuffersTest, BuffersOfLanesThatDoNotWaitForEachOtherDoNot) {
 TEST(PlaceBuffersTest, ResidentLeavesItsBytesToOthersUntilItIsGatheredAgain) {
   internal::ScheduleBuilder builder;
   const CommandId reader = builder.Add(Forward{CallId(0)}, Lane::kCompute, {Use(0, Access::kRead)});
-  builder.Add(AllGather{UnitId(1), 0, AxisId(0)}, Lane::kAllGather, {Use(1, Access::kAssign)}, {reader});
+  builder.Add(AllGather{UnitId(1), 0, Transport::kDefault, AxisId(0)}, Lane::kAllGather, {Use(1, Access::kAssign)},
+              {reader});
   const CommandId last = builder.Add(Forward{CallId(1)}, Lane::kCompute, {Use(1, Access::kRead)});
-  builder.Add(AllGather{UnitId(0), 0, AxisId(0)}, Lane::kAllGather, {Use(0, Access::kAssign)}, {last});
+  builder.Add(AllGather{UnitId(0), 0, Transport::kDefault, AxisId(0)}, Lane::kAllGather, {Use(0, Access::kAssign)},
+              {last});
   builder.Add(Backward{CallId(0)}, Lane::kCompute, {Use(0, Access::kRead)});
   Plan plan = OneSchedule({{"resident", Storage::kCommunicating, 256}, {"copy", Storage::kCommunicating, 256}},
                           builder.Finish());
@@ -215,7 +217,7 @@ TEST(PlaceBuffersTest, ResidentLeavesItsBytesToOthersUntilItIsGatheredAgain) {
 
 TEST(PlaceBuffersTest, ResidentKeepsItsBytesInAScheduleThatDoesNotUseIt) {
   internal::ScheduleBuilder builder;
-  builder.Add(AllGather{UnitId(1), 0, AxisId(0)}, Lane::kAllGather, {Use(1, Access::kAssign)});
+  builder.Add(AllGather{UnitId(1), 0, Transport::kDefault, AxisId(0)}, Lane::kAllGather, {Use(1, Access::kAssign)});
   Plan plan = OneSchedule({{"resident", Storage::kCommunicating, 256}, {"copy", Storage::kCommunicating, 256}},
                           builder.Finish());
   plan.schedules[0].start = plan.schedules[0].end = {{{UnitId(0), BufferId(0), 0}}};

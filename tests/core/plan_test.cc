@@ -24,7 +24,7 @@ TEST(MemoryPlanTest, SumsPersistentAndTransientStorages) {
 // A plan whose schedules are told apart by their numbers of gathers, reductions and waits.
 Plan PlanOfCounts() {
   Plan plan = SamplePlan();
-  const ScheduledCommand gather{AllGather{UnitId(0), 0, AxisId(0)}};
+  const ScheduledCommand gather{AllGather{UnitId(0), 0, Transport::kDefault, AxisId(0)}};
   const ScheduledCommand reduce{ReduceScatter{UnitId(0), 0, 0, Transport::kDefault, AxisId(0)},
                                 Lane::kReduceScatter,
                                 {},
@@ -80,7 +80,7 @@ TEST(SummarizeTest, RefusesMicrobatchesThatDoNotFillGraphs) {
 TEST(DescribeTest, NamesWhatTheCommandWorksOn) {
   const Plan plan = SamplePlan();
   const UnitId u(0);
-  EXPECT_EQ(Describe(plan, AllGather{u, 1, AxisId(0)}), "all_gather u0 slot 1");
+  EXPECT_EQ(Describe(plan, AllGather{u, 1, Transport::kDefault, AxisId(0)}), "all_gather u0 slot 1 default");
   EXPECT_EQ(Describe(plan, Forward{CallId(0), 2}), "forward call microbatch 2");
   EXPECT_EQ(Describe(plan, Forward{CallId(0), 2, true}), "forward call microbatch 2 recompute");
   EXPECT_EQ(Describe(plan, ReduceScatter{u, -1, 1, Transport::kCopyEngine, AxisId(0)}),
@@ -95,7 +95,8 @@ TEST(DescribeTest, NamesWhatTheCommandWorksOn) {
 TEST(DescribeTest, NamesTheAxisWhereThereAreSeveral) {
   Plan plan = SamplePlan();
   plan.axes.push_back({"model", 2});
-  EXPECT_EQ(Describe(plan, AllGather{UnitId(0), 1, AxisId(1)}), "all_gather u0 slot 1 model");
+  EXPECT_EQ(Describe(plan, AllGather{UnitId(0), 1, Transport::kDefault, AxisId(1)}),
+            "all_gather u0 slot 1 default model");
 }
 
 // Verify describes the commands of plans that it refuses.

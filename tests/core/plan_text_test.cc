@@ -79,7 +79,7 @@ TEST(PlanTextTest, ShowsOneAlignedLinePerCommand) {
   #0   compute         begin
   #1   compute         next_microbatch count 2
   #2   compute         stage_inputs microbatch 1 slots 4
-  #3   all_gather      all_gather u0 slot 1                              waits #0 fork            reads shard weights.u0; assigns gathered.u0
+  #3   all_gather      all_gather u0 slot 1 default                      waits #0 fork            reads shard weights.u0; assigns gathered.u0
   #4   compute         forward call microbatch 1 recompute               waits #3 data            reads parameter gathered.u0 [0, 64), input x; assigns output x~2
   #5   compute         backward call microbatch 1
   #6   compute         pack_gradients u0 microbatch 1
@@ -223,7 +223,7 @@ struct Dot {
 TEST(PlanDotTest, HasACommandPerVertexAndAWaitPerEdge) {
   const Dot dot(ToDot(SamplePlan()));
   EXPECT_EQ(dot.labels.size(), 11u + 6u);
-  EXPECT_EQ(dot.labels.at("s0_3"), "#3 all_gather u0 slot 1");
+  EXPECT_EQ(dot.labels.at("s0_3"), "#3 all_gather u0 slot 1 default");
   EXPECT_EQ(dot.waits.size(), 6u + 1u);
   // Chains: in body 8 compute, 1 gather and 2 reduction commands; in step 5 and 1.
   EXPECT_EQ(dot.order.size(), 7u + 0u + 1u + 4u + 0u);

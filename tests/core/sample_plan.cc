@@ -20,7 +20,7 @@ Schedule SampleBody() {
       {Begin{}},
       {NextMicrobatch{2}},
       {StageInputs{1, 4}},
-      {AllGather{kUnit, 1, AxisId(0)},
+      {AllGather{kUnit, 1, Transport::kDefault, AxisId(0)},
        Lane::kAllGather,
        {{kWeights, 0, 128, Access::kRead, Role::kShard, 0}, {kGathered, 0, 256, Access::kAssign, Role::kGathered, 0}},
        {{CommandId(0), WaitReason::kFork}}},

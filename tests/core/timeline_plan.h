@@ -19,8 +19,8 @@ inline Plan TimelinePlan(const std::string& first_unit = "u0", int first_waits_f
   const CallId c0 = b.Call("c0"), c1 = b.Call("c1");
   b.Start("body", 1);
   b.Command(Begin{}, Lane::kCompute);
-  b.Command(AllGather{u0, 0, AxisId(0)}, Lane::kAllGather, {}, {Fork(0)});
-  b.Command(AllGather{u1, 1, AxisId(0)}, Lane::kAllGather);
+  b.Command(AllGather{u0, 0, Transport::kDefault, AxisId(0)}, Lane::kAllGather, {}, {Fork(0)});
+  b.Command(AllGather{u1, 1, Transport::kDefault, AxisId(0)}, Lane::kAllGather);
   b.Command(Forward{c0}, Lane::kCompute, {}, {Data(first_waits_for)});
   b.Command(Forward{c1}, Lane::kCompute, {}, {Data(2)});
   b.Command(Backward{c1}, Lane::kCompute);

@@ -128,8 +128,9 @@ class Mutation {
   void One(ParameterPlace& p) { Each(p.group, p.first_element); }
   void One(PlanOptions& o) {
     Each(o.prefetch_depth, o.weight_slots, o.gradient_slots, o.microbatches_per_graph, o.residency, o.reduce, o.tail,
-         o.transport, o.wire, o.accumulate, o.master, o.optimizer_states);
+         o.transport, o.wire, o.accumulate, o.master, o.optimizer_states, o.transport_choices);
   }
+  void One(TransportChoice& c) { Each(c.unit_bytes, c.transport); }
   void One(Axis& a) { Each(a.size); }
   void One(Buffer& b) { Each(b.storage, b.num_bytes, b.offset); }
   void One(UnitBuffers& b) {
@@ -147,7 +148,7 @@ class Mutation {
   void OfCommand(Begin&) {}
   void OfCommand(NextMicrobatch& c) { Each(c.count); }
   void OfCommand(StageInputs& c) { Each(c.position, c.slots); }
-  void OfCommand(AllGather& c) { Each(c.unit, c.slot, c.axis); }
+  void OfCommand(AllGather& c) { Each(c.unit, c.slot, c.transport, c.axis); }
   void OfCommand(Forward& c) { Each(c.call, c.position, c.recompute); }
   void OfCommand(Backward& c) { Each(c.call, c.position); }
   void OfCommand(PackGradients& c) { Each(c.unit, c.position); }

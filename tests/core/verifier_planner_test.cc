@@ -31,6 +31,7 @@ PlanOptions RandomOptions(Random& random) {
     options.tail = Tail::kCarried;
   }
   if (random.Chance(30)) options.transport = Transport::kCopyEngine;
+  if (random.Chance(30)) options.transport_choices = {{random.Below(4000), Transport::kSymmetric}};
   if (random.Chance(30)) options.wire = DType::kFloat32;
   return options;
 }

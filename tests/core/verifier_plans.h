@@ -42,9 +42,11 @@ inline TwoUnits TwoUnitPlan() {
 
   b.Start("body", 1);
   b.Command(Begin{}, Lane::kCompute);
-  b.Command(AllGather{u0, 0, axis}, Lane::kAllGather, {read(w0, kShard), assign(g0, kGathered)}, {Fork(0)});
+  b.Command(AllGather{u0, 0, Transport::kDefault, axis}, Lane::kAllGather, {read(w0, kShard), assign(g0, kGathered)},
+            {Fork(0)});
   b.Command(Forward{c0}, Lane::kCompute, {read(g0, kParameter), assign(a0, kOutput)}, {Data(1)});
-  b.Command(AllGather{u1, 0, axis}, Lane::kAllGather, {read(w1, kShard), assign(g1, kGathered)}, {Order(2)});
+  b.Command(AllGather{u1, 0, Transport::kDefault, axis}, Lane::kAllGather, {read(w1, kShard), assign(g1, kGathered)},
+            {Order(2)});
   b.Command(Forward{c1}, Lane::kCompute, {read(g1, kParameter), read(a0, kInput), assign(y, kOutput)}, {Data(3)});
   b.Command(Backward{c1}, Lane::kCompute,
             {read(g1, kParameter), read(a0, kSaved), assign(wire1, kParameterGradient), assign(da0, kInputGradient)});
@@ -52,7 +54,8 @@ inline TwoUnits TwoUnitPlan() {
             {read(wire1, kWire), assign(received1, kReceived)}, {Data(5)});
   b.Command(Accumulate{.unit = u1, .beside_compute = true}, Lane::kReduceScatter,
             {read(received1, kReceived), update(acc1, kAccumulator), norm_of(u1)});
-  b.Command(AllGather{u0, 0, axis}, Lane::kAllGather, {read(w0, kShard), assign(g0b, kGathered)}, {Order(5)});
+  b.Command(AllGather{u0, 0, Transport::kDefault, axis}, Lane::kAllGather, {read(w0, kShard), assign(g0b, kGathered)},
+            {Order(5)});
   b.Command(Backward{c0}, Lane::kCompute,
             {read(g0b, kParameter), read(da0, kOutputGradient), assign(wire0, kParameterGradient)},
             {Order(6), Data(8)});
@@ -100,8 +103,8 @@ struct OneUnitParts {
   // Begin and the gather, forward and backward.
   void AddFirst(BufferId gradient) {
     b.Command(Begin{}, Lane::kCompute);
-    b.Command(AllGather{u0, 0, axis}, Lane::kAllGather, {Read(w0, Role::kShard), Assign(g0, Role::kGathered)},
-              {Fork(0)});
+    b.Command(AllGather{u0, 0, Transport::kDefault, axis}, Lane::kAllGather,
+              {Read(w0, Role::kShard), Assign(g0, Role::kGathered)}, {Fork(0)});
     b.Command(Forward{c0}, Lane::kCompute, {Read(g0, Role::kParameter)}, {Data(1)});
     b.Command(Backward{c0}, Lane::kCompute, {Read(g0, Role::kParameter), Assign(gradient, Role::kParameterGradient)});
     b.Command(End{}, Lane::kCompute);

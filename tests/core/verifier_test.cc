@@ -145,19 +145,19 @@ std::vector<Mistake> FormMistakes() {
       form("CommandAfterEnd", Two([](TwoUnits& t) { std::swap(At(t.plan, 0, 12).command, At(t.plan, 0, 9).command); }),
            {"#9 ", "End"}),
       form("UnknownUnit", Two([](TwoUnits& t) {
-             At(t.plan, 0, 1).command = AllGather{UnitId(2), 0, AxisId(0)};
+             At(t.plan, 0, 1).command = AllGather{UnitId(2), 0, Transport::kDefault, AxisId(0)};
            }),
            {"#1 ", "unit 2"}),
       form("UnknownCall", Two([](TwoUnits& t) { At(t.plan, 0, 2).command = Forward{CallId(2)}; }), {"#2 ", "call 2"}),
       form("UnknownAxis", Two([](TwoUnits& t) {
-             At(t.plan, 0, 1).command = AllGather{UnitId(0), 0, AxisId(1)};
+             At(t.plan, 0, 1).command = AllGather{UnitId(0), 0, Transport::kDefault, AxisId(1)};
            }),
            {"#1 ", "axis 1"}),
       form("UnknownLane", Two([](TwoUnits& t) { At(t.plan, 0, 1).lane = static_cast<Lane>(7); }), {"#1 ", "lane 7"}),
       form("WrongLane", Two([](TwoUnits& t) { At(t.plan, 0, 6).lane = Lane::kAllGather; }),
            {"#6 ", "belongs on lane reduce_scatter"}),
       form("WeightSlotOutOfRange", Two([](TwoUnits& t) {
-             At(t.plan, 0, 1).command = AllGather{UnitId(0), 1, AxisId(0)};
+             At(t.plan, 0, 1).command = AllGather{UnitId(0), 1, Transport::kDefault, AxisId(0)};
            }),
            {"#1 ", "slot 1"}),
       form("GradientSlotOutOfRange",
@@ -165,6 +165,9 @@ std::vector<Mistake> FormMistakes() {
       form("NoTransport",
            Two([](TwoUnits& t) { std::get<ReduceScatter>(At(t.plan, 0, 6).command).transport = Transport::kAuto; }),
            {"#6 ", "transport"}),
+      form("TransportOfAnotherUnit",
+           Two([](TwoUnits& t) { std::get<AllGather>(At(t.plan, 0, 1).command).transport = Transport::kSymmetric; }),
+           {"#1 ", "has transport symmetric, but its unit has default"}),
       form("UnknownBuffer", Two([](TwoUnits& t) { At(t.plan, 0, 2).uses[0].buffer = BufferId(99); }),
            {"#2 ", "buffer 99"}),
       form("UnknownParameter", Two([](TwoUnits& t) { At(t.plan, 0, 2).uses[0].id = 2; }), {"#2 ", "g0", "parameter 2"}),
@@ -239,7 +242,7 @@ std::vector<Mistake> UseMistakes() {
               }),
               {"#3 ", "weight slot 0", "u0", "#2 "}),
       mistake("GatherAheadOfPrefetchDepth", Check::kOrder, Two([](TwoUnits& t) {
-                At(t.plan, 0, 3).command = AllGather{UnitId(1), 1, AxisId(0)};
+                At(t.plan, 0, 3).command = AllGather{UnitId(1), 1, Transport::kDefault, AxisId(0)};
                 At(t.plan, 0, 3).waits.clear();
                 t.plan.weight_slots = 2;
                 t.plan.options.prefetch_depth = 0;

@@ -223,6 +223,10 @@ PlanOptions RandomPlanOptions(Random& random) {
   options.reduce = random.Chance(30) ? Reduce::kOncePerStep : Reduce::kEveryMicrobatch;
   options.tail = options.reduce == Reduce::kEveryMicrobatch && random.Chance(50) ? Tail::kCarried : Tail::kInGraph;
   options.transport = random.Chance(50) ? Transport::kDefault : Transport::kSymmetric;
+  if (random.Chance(30)) {
+    options.transport = Transport::kAuto;
+    options.transport_choices = {{random.Below(2000), Transport::kCopyEngine}, {3000, Transport::kSymmetric}};
+  }
   options.wire = random.Chance(50) ? DType::kBFloat16 : DType::kFloat32;
   return options;
 }

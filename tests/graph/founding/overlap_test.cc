@@ -11,8 +11,8 @@
 #include <set>
 #include <string>
 
-#include "bench/step/step_runner.h"
 #include "bench/step/workloads.h"
+#include "graph/step_runner.h"
 #include "reprise/core/overlap.h"
 #include "reprise/core/planner.h"
 #include "tests/graph/cuda/cuda_testing.h"
@@ -54,8 +54,9 @@ class OverlapTest : public ::testing::Test {
 
   // Replays the plan's first graph kReplays times and once before, when ranks may start apart.
   absl::StatusOr<Timeline> Profile(const Plan& plan, Execution execution) {
-    REPRISE_ASSIGN_OR_RETURN(const std::unique_ptr<bench::StepRunner> runner,
-                             bench::StepRunner::Create(world_, plan, workload_.compute, execution));
+    REPRISE_ASSIGN_OR_RETURN(const std::unique_ptr<internal::StepRunner> runner,
+                             internal::StepRunner::Create(world_, plan, workload_.compute));
+    REPRISE_RETURN_IF_ERROR(runner->Record(execution));
     REPRISE_RETURN_IF_ERROR(world_->StartProfile(plan));
     for (int replay = 0; replay <= kReplays; ++replay) {
       REPRISE_RETURN_IF_ERROR(runner->BeginStep());

@@ -24,6 +24,14 @@ enum class Reduce : uint8_t { kEveryMicrobatch, kOncePerStep };
 // Where the last reduction of a graph runs: at its end, or at the head of the next graph (the last one in `finish`).
 enum class Tail : uint8_t { kInGraph, kCarried };
 
+// The transport of units whose gathered copy has at least `unit_bytes`.
+struct TransportChoice {
+  int64_t unit_bytes = 0;
+  Transport transport = Transport::kDefault;
+
+  friend bool operator==(const TransportChoice&, const TransportChoice&) = default;
+};
+
 // Unset: the planner's choice, shown in the plan's text. The planner writes its choices into Plan::options.
 struct PlanOptions {
   // Of the calls that read weights, the gather for the i-th waits for the one numbered i - 1 - depth; at least 0,
@@ -36,11 +44,15 @@ struct PlanOptions {
   Residency residency = Residency::kKeep;
   Reduce reduce = Reduce::kEveryMicrobatch;
   Tail tail = Tail::kInGraph;
+  // kAuto: by each unit's size, see transport_choices. A plan has kAuto only if its units differ.
   Transport transport = Transport::kAuto;
   DType wire = DType::kBFloat16;       // of gradients in a reduce-scatter
   DType accumulate = DType::kFloat32;  // only kFloat32 so far
   DType master = DType::kFloat32;      // sessions set it from their ShardedParameters
   int optimizer_states = 2;            // fp32 values kept per master element, 0 to 16; sessions set it
+  // What kAuto stands for, by ascending unit_bytes; units smaller than the first use kDefault. Where there is none
+  // sessions take those of their world, see World::transport_choices.
+  std::vector<TransportChoice> transport_choices = {};
 
   friend bool operator==(const PlanOptions&, const PlanOptions&) = default;
 };
@@ -151,6 +163,12 @@ struct Plan {
 // Byte offset of each group of a unit in its wire gradient, then the total; groups start at multiples of
 // kBufferAlignment, frozen ones take no room.
 std::vector<int64_t> WireOffsets(const Plan& plan, UnitId unit);
+// "symmetric,4194304:copy_engine": each with the bytes from which it is used, unless these are 0.
+std::string ToText(const std::vector<TransportChoice>& choices);
+// The same back; of "auto" none. InvalidArgument for other text.
+absl::StatusOr<std::vector<TransportChoice>> TransportChoicesFromText(absl::string_view text);
+// How a unit's weights and gradients travel.
+Transport TransportOf(const Plan& plan, UnitId unit);
 // Does a transport exchange the ranks' parts, instead of their sums? Then Accumulate reads a rank's own part where it
 // is.
 bool ExchangesParts(Transport transport);

@@ -91,6 +91,7 @@ struct StageInputs {
 struct AllGather {
   UnitId unit;
   int slot = 0;  // weight slot
+  Transport transport = Transport::kDefault;
   AxisId axis;
   friend bool operator==(const AllGather&, const AllGather&) = default;
 };

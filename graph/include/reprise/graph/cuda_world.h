@@ -28,6 +28,9 @@ struct CudaWorldOptions {
   // All ranks use its choices, and so must have the same GPU and cuBLASLt. They are kept in this file of rank 0's
   // (JSON, by GPU, driver and version of cuBLASLt; made if absent): what it has is not measured again, so that runs
   // with the same file give the same results bit for bit. Empty: cuBLASLt's first choice, the same in every run.
+  //
+  // The file also keeps what PlanOptions::transport = kAuto stands for, by GPU, driver, version of NCCL and number of
+  // ranks. Where it lacks that, the world measures small models on each transport when it is made, about 3 s.
   std::string tuning_file = {};
 };
 
@@ -44,8 +47,8 @@ struct CudaWorldOptions {
 // dies makes the waits of the others end with Unavailable; the world is then of no further use.
 //
 // The transports kSymmetric and kCopyEngine need NCCL 2.28.7 or later and all ranks on one host; recording is otherwise
-// Unavailable on every rank. While a collective of kSymmetric waits for a rank that is gone nothing makes it leave the
-// device: what it uses is not given back before the process ends.
+// Unavailable on every rank, and kAuto stands for kDefault. While a collective of kSymmetric waits for a rank that is
+// gone nothing makes it leave the device: what it uses is not given back before the process ends.
 absl::StatusOr<std::shared_ptr<World>> CreateCudaWorld(const LaunchEnvironment& launch,
                                                        const CudaWorldOptions& options = {});
 

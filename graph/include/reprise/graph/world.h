@@ -47,6 +47,12 @@ struct MemoryUse {
   int64_t context = 0;        // in use before the world was made, by other processes too
 };
 
+// What PlanOptions::transport = kAuto stands for.
+struct AutoTransports {
+  std::vector<TransportChoice> choices = {};  // see PlanOptions::transport_choices
+  std::string reason = {};                    // why these, for people
+};
+
 class World {
  public:
   virtual ~World() = default;
@@ -81,11 +87,14 @@ class World {
   // Called by Agree before a vote that is an error: ranks whose devices wait for this one in vain may be told at once.
   virtual void TellFailure(const absl::Status&) {}
 
-  // Recorder for schedules of `bindings->plan`, which Verify must accept. (c) unless the plan's transport is kDefault,
-  // for which nothing is made ready. Unavailable if the world has no such execution or transport, InvalidArgument for
-  // bindings that are not of its ranks or lack addresses.
+  // Recorder for schedules of `bindings->plan`, which Verify must accept. (c) unless all units of the plan use
+  // kDefault, for which nothing is made ready. Unavailable if the world has no such execution or transport,
+  // InvalidArgument for bindings that are not of its ranks or lack addresses.
   virtual absl::StatusOr<std::unique_ptr<Recorder>> NewRecorder(Execution execution,
                                                                 std::shared_ptr<const Bindings> bindings) = 0;
+
+  // The same on all ranks, for as long as the world lives. Sessions whose options are kAuto, without choices, use it.
+  virtual AutoTransports auto_transports() const { return {.reason = "host ranks have no transports to choose from"}; }
 
   // (c) Between a warm-up and recording: chooses among kernels that do the same the quickest for what ran so far. What
   // runs or is recorded from then on uses these, so its results may differ in rounding from those before. Sessions call

@@ -1,4 +1,4 @@
-#include "bench/step/step_runner.h"
+#include "graph/step_runner.h"
 
 #include <algorithm>
 #include <chrono>
@@ -7,34 +7,9 @@
 #include "reprise/core/control_block.h"
 #include "reprise/core/status_macros.h"
 
-namespace reprise::bench {
-namespace {
-
-bool Computes(const Command& command) {
-  return std::holds_alternative<Begin>(command) || std::holds_alternative<End>(command) ||
-         std::holds_alternative<NextMicrobatch>(command) || std::holds_alternative<StageInputs>(command) ||
-         std::holds_alternative<Forward>(command) || std::holds_alternative<Backward>(command);
-}
-
-}  // namespace
-
-Plan ComputeOnly(Plan plan) {
-  for (const int s : {plan.first, plan.body}) {
-    Schedule& schedule = plan.schedules[s];
-    std::vector<ScheduledCommand> kept;
-    for (ScheduledCommand& command : schedule.commands) {
-      if (!Computes(command.command)) continue;
-      command.waits.clear();
-      command.lane = Lane::kCompute;
-      kept.push_back(std::move(command));
-    }
-    if (!kept.empty()) schedule.commands = std::move(kept);
-  }
-  return plan;
-}
-
+namespace reprise::internal {
 absl::StatusOr<std::unique_ptr<StepRunner>> StepRunner::Create(std::shared_ptr<World> world, Plan plan,
-                                                               const ComputeTable& compute, Execution execution) {
+                                                               const ComputeTable& compute) {
   std::unique_ptr<StepRunner> runner(new StepRunner(std::move(world)));
   runner->bindings_ = std::make_shared<Bindings>();
   runner->bindings_->plan = std::make_shared<const Plan>(std::move(plan));
@@ -43,17 +18,20 @@ absl::StatusOr<std::unique_ptr<StepRunner>> StepRunner::Create(std::shared_ptr<W
   runner->bindings_->ranks.assign(ranks.begin(), ranks.end());
   REPRISE_RETURN_IF_ERROR(runner->TakeMemory());
   std::vector<std::unique_ptr<Executable>> eager;
-  REPRISE_RETURN_IF_ERROR(runner->Record(Execution::kEager, eager));
+  REPRISE_RETURN_IF_ERROR(runner->RecordInto(eager, Execution::kEager));
   REPRISE_RETURN_IF_ERROR(runner->BeginStep());
-  for (const int schedule : {runner->bindings_->plan->first, runner->bindings_->plan->body}) {
+  for (const int schedule : {runner->plan().first, runner->plan().body}) {
     REPRISE_RETURN_IF_ERROR(eager[schedule]->Replay());
   }
   REPRISE_RETURN_IF_ERROR(runner->world_->Synchronize());
-  REPRISE_RETURN_IF_ERROR(runner->world_->Tune());
-  const auto start = std::chrono::steady_clock::now();
-  REPRISE_RETURN_IF_ERROR(runner->Record(execution, runner->executables_));
-  runner->record_seconds_ = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return runner;
+}
+
+absl::Status StepRunner::Record(Execution execution) {
+  const auto start = std::chrono::steady_clock::now();
+  REPRISE_RETURN_IF_ERROR(RecordInto(executables_, execution));
+  record_seconds_ = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return absl::OkStatus();
 }
 
 absl::Status StepRunner::TakeMemory() {
@@ -101,21 +79,20 @@ absl::Status StepRunner::TakeMemory() {
   return absl::OkStatus();
 }
 
-// Matrix products of equal numbers draw less power, and so run faster, than those of real ones.
-absl::Status StepRunner::FillRandomly(int local, std::byte* to, int64_t num_bytes) const {
-  constexpr int64_t kElements = int64_t{1} << 22;
-  std::vector<BFloat16> values(kElements);
-  std::minstd_rand random(17);
-  std::normal_distribution<float> normal(0, 0.02f);
-  for (BFloat16& value : values) value = BFloat16(normal(random));
-  for (int64_t done = 0; done < num_bytes; done += kElements * 2) {
-    REPRISE_RETURN_IF_ERROR(
-        world_->CopyToRank(local, to + done, values.data(), std::min(num_bytes - done, kElements * 2)));
+absl::Status StepRunner::FillRandomly(int local, std::byte* to, int64_t num_bytes) {
+  constexpr int64_t kBytes = int64_t{2} << 20;
+  if (random_.empty()) {
+    std::minstd_rand random(17);
+    std::normal_distribution<float> normal(0, 0.02f);
+    for (int64_t i = 0; i < kBytes / SizeOf(DType::kBFloat16); ++i) random_.push_back(BFloat16(normal(random)));
+  }
+  for (int64_t done = 0; done < num_bytes; done += kBytes) {
+    REPRISE_RETURN_IF_ERROR(world_->CopyToRank(local, to + done, random_.data(), std::min(num_bytes - done, kBytes)));
   }
   return absl::OkStatus();
 }
 
-absl::Status StepRunner::Record(Execution execution, std::vector<std::unique_ptr<Executable>>& executables) const {
+absl::Status StepRunner::RecordInto(std::vector<std::unique_ptr<Executable>>& executables, Execution execution) const {
   const Plan& plan = *bindings_->plan;
   executables.resize(plan.schedules.size());
   for (const int s : {plan.first, plan.body}) {
@@ -152,4 +129,4 @@ absl::StatusOr<std::string> StepRunner::ReadAccumulators() {
   return all;
 }
 
-}  // namespace reprise::bench
+}  // namespace reprise::internal

@@ -1,7 +1,7 @@
 // Replays the graphs of one plan again and again, on memory filled with random numbers: a microbatch without the rest
 // of a training step.
-#ifndef REPRISE_BENCH_STEP_STEP_RUNNER_H_
-#define REPRISE_BENCH_STEP_STEP_RUNNER_H_
+#ifndef REPRISE_GRAPH_STEP_RUNNER_H_
+#define REPRISE_GRAPH_STEP_RUNNER_H_
 
 #include <array>
 #include <memory>
@@ -10,20 +10,19 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "bench/step/workloads.h"
+#include "reprise/core/compute.h"
 #include "reprise/core/plan.h"
 #include "reprise/graph/world.h"
 
-namespace reprise::bench {
-
-// Of the plan's schedules `first` and `body`, those commands alone that compute: the weights are taken to be there.
-Plan ComputeOnly(Plan plan);
+namespace reprise::internal {
 
 class StepRunner {
  public:
-  // Takes memory, runs `first` and `body` eagerly to warm up, and records them.
+  // (c) Takes memory and runs `first` and `body` eagerly, to warm up.
   static absl::StatusOr<std::unique_ptr<StepRunner>> Create(std::shared_ptr<World> world, Plan plan,
-                                                            const ComputeTable& compute, Execution execution);
+                                                            const ComputeTable& compute);
+  // (c) Records `first` and `body`, before anything below.
+  absl::Status Record(Execution execution);
 
   // Resets the counters: the next graph is the step's first.
   absl::Status BeginStep();
@@ -40,15 +39,17 @@ class StepRunner {
  private:
   explicit StepRunner(std::shared_ptr<World> world) : world_(std::move(world)) {}
   absl::Status TakeMemory();
-  absl::Status FillRandomly(int local, std::byte* to, int64_t num_bytes) const;
-  absl::Status Record(Execution execution, std::vector<std::unique_ptr<Executable>>& executables) const;
+  // With small bf16 numbers: products of equal ones draw less power, and so run faster, than those of real ones.
+  absl::Status FillRandomly(int local, std::byte* to, int64_t num_bytes);
+  absl::Status RecordInto(std::vector<std::unique_ptr<Executable>>& executables, Execution execution) const;
 
   const std::shared_ptr<World> world_;
   std::shared_ptr<Bindings> bindings_;
   std::vector<std::unique_ptr<Executable>> executables_;  // by schedule; null for `step`
+  std::vector<BFloat16> random_;
   double record_seconds_ = 0;
 };
 
-}  // namespace reprise::bench
+}  // namespace reprise::internal
 
-#endif  // REPRISE_BENCH_STEP_STEP_RUNNER_H_
+#endif  // REPRISE_GRAPH_STEP_RUNNER_H_

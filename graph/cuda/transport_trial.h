@@ -1,0 +1,33 @@
+// Measures which transport suits units of which size.
+#ifndef REPRISE_GRAPH_CUDA_TRANSPORT_TRIAL_H_
+#define REPRISE_GRAPH_CUDA_TRANSPORT_TRIAL_H_
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "graph/cuda/cuda_rank.h"
+#include "reprise/core/plan.h"
+#include "reprise/graph/world.h"
+
+namespace reprise::internal {
+
+// Milliseconds of one microbatch on this rank, by the bytes of each of its units.
+using TransportTimes = std::map<int64_t, std::map<Transport, double>>;
+
+// (c) Replays stacks of four linear layers, forward and backward, whose units have 128 KiB to 128 MiB of bf16 weights,
+// by each transport in turns: gathers, products, reductions and sums together, since what a transport costs is also
+// what it takes from the products beside it. Leaves out sizes for which a rank has too little memory. Nothing else
+// should run on the devices. About 3 s.
+absl::StatusOr<TransportTimes> TryTransports(const std::shared_ptr<World>& world, CudaRank& rank);
+
+// The quickest for each size, which serves sizes down to the geometric mean with the next smaller one. The default
+// stays where nothing is clearly quicker, unless others need windows: in these NCCL takes kernels for them, whatever
+// the transport, so that the default would not be what was measured.
+std::vector<TransportChoice> ChooseTransports(const TransportTimes& times);
+
+}  // namespace reprise::internal
+
+#endif  // REPRISE_GRAPH_CUDA_TRANSPORT_TRIAL_H_

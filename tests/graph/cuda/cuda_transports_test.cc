@@ -1,0 +1,133 @@
+// What PlanOptions::transport = kAuto becomes with a tuning file.
+#include <unistd.h>
+
+#include <cstdio>
+#include <fstream>
+#include <iterator>
+
+#include "absl/strings/str_cat.h"
+#include "nlohmann/json.hpp"
+#include "reprise/graph/train_session.h"
+#include "tests/conformance/conformance.h"
+#include "tests/graph/cuda/cuda_testing.h"
+#include "tests/testing/status_matchers.h"
+
+namespace reprise::testing {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+// Each rank has a path of its own, and rank 0's is the file.
+class CudaTransportsTest : public ::testing::Test {
+ protected:
+  CudaTransportsTest() { std::remove(path_.c_str()); }
+  ~CudaTransportsTest() override { std::remove(path_.c_str()); }
+  absl::StatusOr<std::shared_ptr<World>> NewWorld() const { return NewCudaWorld({.tuning_file = path_}); }
+  std::string Contents() const {
+    std::ifstream file(path_);
+    return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  }
+  // Rank 0 has the entry that it measured, with other transports.
+  void Replace(const nlohmann::json& transports) const {
+    if (Contents().empty()) return;
+    nlohmann::json json = nlohmann::json::parse(Contents());
+    json.begin().value()["transports"] = transports;
+    std::ofstream(path_) << json.dump();
+  }
+
+  const std::string path_ = absl::StrCat(::testing::TempDir(), "/transports-", getpid(), ".json");
+};
+
+struct Session {
+  PlanOptions options = {};
+  std::string reason = {};
+  std::vector<float> gradient = {};
+};
+
+absl::StatusOr<Session> RunSession(const std::shared_ptr<World>& world, const PlanOptions& plan) {
+  const Classifier classifier = MakeClassifier(3, DType::kBFloat16);
+  REPRISE_ASSIGN_OR_RETURN(const std::shared_ptr<ShardedParameters> parameters,
+                           ShardedParameters::Create(world, classifier.model));
+  REPRISE_RETURN_IF_ERROR(parameters->Initialize(Normal(/*seed=*/1, /*stddev=*/0.3f)));
+  REPRISE_ASSIGN_OR_RETURN(
+      const std::unique_ptr<TrainSession> session,
+      TrainSession::Create(parameters, classifier.model, classifier.compute, {.run = {.plan = plan}}));
+  REPRISE_RETURN_IF_ERROR(session->BeginStep({.learning_rate = 0.1f}));
+  const int rank = world->local_ranks()[0];
+  std::vector<float> x(kClassifierRows * kClassifierWidth);
+  for (size_t i = 0; i < x.size(); ++i) {
+    x[i] = static_cast<float>(ClassifierInput(rank, 0, classifier.x, static_cast<int64_t>(i))) / 7;
+  }
+  REPRISE_RETURN_IF_ERROR(session->CopyInput<float>(rank, classifier.x, x));
+  REPRISE_RETURN_IF_ERROR(
+      session->CopyInput<int32_t>(rank, classifier.labels, std::vector<int32_t>(kClassifierRows, rank)));
+  REPRISE_RETURN_IF_ERROR(session->RunMicrobatch());
+  Session result = {.options = session->plan().options, .reason = session->capture().transport_reason};
+  REPRISE_ASSIGN_OR_RETURN(result.gradient,
+                           session->ReadGradient(classifier.model.parameter(classifier.weights[0]).spec.name));
+  return result;
+}
+
+TEST_F(CudaTransportsTest, AreMeasuredOnceAndTheSameOnEveryRank) {
+  std::string measured;
+  {
+    REPRISE_ASSERT_OK_AND_ASSIGN(const std::shared_ptr<World> world, NewWorld());
+    const AutoTransports transports = world->auto_transports();
+    EXPECT_EQ(transports.reason, absl::StrCat("measured, and kept in ", path_));
+    measured = ToText(transports.choices);
+    EXPECT_NE(measured, "");
+    REPRISE_ASSERT_OK_AND_ASSIGN(const std::vector<std::string> all, world->ExchangeBytes({measured}));
+    for (const std::string& other : all) EXPECT_EQ(other, measured);
+    EXPECT_EQ(Contents().empty(), world->local_ranks()[0] != 0);
+    EXPECT_EQ(world->memory().requested, 0) << "the trial's memory is given back";
+  }
+  const std::string contents = Contents();
+  REPRISE_ASSERT_OK_AND_ASSIGN(const std::shared_ptr<World> world, NewWorld());
+  EXPECT_EQ(world->auto_transports().reason, absl::StrCat("kept in ", path_));
+  EXPECT_EQ(ToText(world->auto_transports().choices), measured);
+  EXPECT_EQ(Contents(), contents);
+}
+
+TEST_F(CudaTransportsTest, OfTheFileAreWhatSessionsUse) {
+  ASSERT_THAT(NewWorld(), IsOk());
+  for (const char* text : {"copy_engine", "symmetric", "symmetric,400:copy_engine", "default"}) {
+    Replace(text);
+    REPRISE_ASSERT_OK_AND_ASSIGN(const std::shared_ptr<World> world, NewWorld());
+    REPRISE_ASSERT_OK_AND_ASSIGN(const Session by_file, RunSession(world, {}));
+    EXPECT_THAT(by_file.reason, HasSubstr("kept in ")) << text;
+    REPRISE_ASSERT_OK_AND_ASSIGN(const std::vector<TransportChoice> choices, TransportChoicesFromText(text));
+    REPRISE_ASSERT_OK_AND_ASSIGN(const Session asked, RunSession(world, {.transport_choices = choices}));
+    EXPECT_EQ(by_file.options, asked.options) << text;
+    EXPECT_EQ(by_file.gradient, asked.gradient) << text;
+    EXPECT_EQ(asked.reason, "") << text;
+    // What is asked for goes before the file.
+    REPRISE_ASSERT_OK_AND_ASSIGN(const Session plain, RunSession(world, {.transport = Transport::kDefault}));
+    EXPECT_EQ(plain.options.transport, Transport::kDefault) << text;
+    EXPECT_EQ(plain.reason, "") << text;
+  }
+}
+
+TEST_F(CudaTransportsTest, OfTheFileThatAreNoneAreRefusedByTheirPlace) {
+  REPRISE_ASSERT_OK_AND_ASSIGN(const LaunchEnvironment launch, DetectLaunch());
+  ASSERT_THAT(NewWorld(), IsOk());
+  const std::pair<nlohmann::json, const char*> cases[] = {{3, "\"transports\": not a text"},
+                                                          {"auto", "not one or more transports"},
+                                                          {"fast", "\"fast\" in \"fast\" is no transport"}};
+  for (const auto& [value, why] : cases) {
+    Replace(value);
+    EXPECT_THAT(NewWorld(),
+                StatusIs(launch.rank == 0 ? absl::StatusCode::kInvalidArgument : absl::StatusCode::kFailedPrecondition,
+                         AllOf(HasSubstr("tuning file"), HasSubstr(why), HasSubstr("remove this entry"))));
+  }
+}
+
+TEST(CudaAutoTransportsTest, AreTheDefaultWithoutATuningFile) {
+  REPRISE_ASSERT_OK_AND_ASSIGN(const std::shared_ptr<World> world, NewCudaWorld());
+  REPRISE_ASSERT_OK_AND_ASSIGN(const Session session, RunSession(world, {}));
+  EXPECT_EQ(session.options.transport, Transport::kDefault);
+  EXPECT_EQ(session.reason, "no CudaWorldOptions::tuning_file");
+}
+
+}  // namespace
+}  // namespace reprise::testing
