@@ -51,6 +51,8 @@ ABSL_FLAG(
     std::string, transport, "auto",
     "auto (measured if there is a tuning file, otherwise default), default, symmetric, copy_engine, or several by "
     "units' bytes, as in symmetric,4194304:copy_engine");
+ABSL_FLAG(std::string, master, "bf16",
+          "of the master weights, which take memory but no time here: bf16 (the weights are the masters) or f32");
 ABSL_FLAG(bool, profile, false, "time each command, and report what of the communication compute hides");
 ABSL_FLAG(std::string, timeline, "", "with --profile: PREFIX of files PREFIX-workload-mode.json, for Perfetto");
 ABSL_FLAG(int, batches, 10, "measurements, of which the median is taken");
@@ -109,6 +111,9 @@ absl::StatusOr<PlanOptions> OptionsOfFlags() {
   options.residency = absl::GetFlag(FLAGS_residency) ? Residency::kKeep : Residency::kOff;
   options.tail = absl::GetFlag(FLAGS_carried_tail) ? Tail::kCarried : Tail::kInGraph;
   options.optimizer_states = 0;
+  const std::string master = absl::GetFlag(FLAGS_master);
+  options.master = master == "f32" ? DType::kFloat32 : DType::kBFloat16;
+  if (Name(options.master) != master) return Refuse("--master is \"", master, "\"; choose bf16 or f32");
   absl::StatusOr<std::vector<TransportChoice>> choices = TransportChoicesFromText(absl::GetFlag(FLAGS_transport));
   if (!choices.ok()) return Refuse("--transport: ", std::string(choices.status().message()));
   options.transport_choices = *std::move(choices);
@@ -319,6 +324,7 @@ nlohmann::ordered_json ToJson(const Figures& f) {
                                  {"ranks", f.ranks},
                                  {"weight_slots", absl::GetFlag(FLAGS_weight_slots)},
                                  {"residency", absl::GetFlag(FLAGS_residency)},
+                                 {"master", absl::GetFlag(FLAGS_master)},
                                  {"carried_tail", absl::GetFlag(FLAGS_carried_tail)},
                                  {"microbatches_per_graph", absl::GetFlag(FLAGS_microbatches_per_graph)},
                                  {"ms_median", f.ms_median},

@@ -237,12 +237,15 @@ absl::Status CudaRank::TakePeerFlags() {
                                        "taking memory for addresses"));
   }
   if (flags_ != nullptr) return absl::OkStatus();
-  set_flags_.assign(std::size(kCommunicatingLanes) * PeerFlags::kFlagsPerRank * static_cast<size_t>(size()),
-                    PeerFlags::kSet);
-  const size_t num_bytes = set_flags_.size() * sizeof(uint32_t);
+  const size_t flags = std::size(kCommunicatingLanes) * PeerFlags::kFlagsPerRank * static_cast<size_t>(size());
+  set_flags_.assign(flags + 1, PeerFlags::kSet);
+  std::vector<uint32_t> at_first(flags, PeerFlags::kClear);
+  at_first.push_back(PeerFlags::kSet);
+  const size_t num_bytes = at_first.size() * sizeof(uint32_t);
   void* memory = nullptr;
   REPRISE_RETURN_IF_ERROR(NcclStatus(ncclMemAlloc(&memory, num_bytes), "taking memory for flags"));
-  absl::Status status = CudaStatus(cudaMemsetAsync(memory, 0, num_bytes, launch_stream_), "clearing flags");
+  absl::Status status = CudaStatus(
+      cudaMemcpyAsync(memory, at_first.data(), num_bytes, cudaMemcpyHostToDevice, launch_stream_), "clearing flags");
   status.Update(CudaStatus(cudaStreamSynchronize(launch_stream_), "clearing flags"));
   if (status.ok()) {
     flags_ = static_cast<uint32_t*>(memory);
@@ -264,10 +267,11 @@ absl::Status CudaRank::OpenPeerFlags() {
 absl::Status CudaRank::FindPeerFlags() {
   if (peer_flags(Lane::kAllGather).size() > 0) return absl::OkStatus();
   REPRISE_ASSIGN_OR_RETURN(const std::vector<std::byte*> blocks, PeerAddresses(flags_window_));
-  const size_t words = set_flags_.size() / std::size(kCommunicatingLanes);
+  const size_t words = PeerFlags::kFlagsPerRank * static_cast<size_t>(size());
   for (size_t l = 0; l < std::size(kCommunicatingLanes); ++l) {
     PeerFlags& flags = lanes_[static_cast<int>(kCommunicatingLanes[l])].peer_flags;
     flags.rank = rank();
+    flags.set = flags_ + set_flags_.size() - 1;
     for (std::byte* const block : blocks) flags.blocks.push_back(reinterpret_cast<uint32_t*>(block) + l * words);
   }
   return absl::OkStatus();

@@ -98,8 +98,6 @@ class CudaRank : public std::enable_shared_from_this<CudaRank> {
   // From now on collectives may be launched that nothing makes leave the device while they wait for a rank: those on
   // windows look at no flag of NCCL's.
   void AllowEndlessWaits() { endless_waits_ = true; }
-  // After a wait, once nothing that was recorded since can launch them.
-  void ForgetEndlessWaits() { endless_waits_ = false; }
 
   // ---- profiles ----
   // Waits, and times replays of the plan with this fingerprint until StopProfile, which waits too.
@@ -159,7 +157,7 @@ class CudaRank : public std::enable_shared_from_this<CudaRank> {
   std::array<LaneParts, kNumLanes> lanes_;
   std::vector<void*> workspaces_;
   double* norm_sums_ = nullptr;
-  uint32_t* flags_ = nullptr;             // of all communicating lanes
+  uint32_t* flags_ = nullptr;             // of all communicating lanes, then PeerFlags::set
   std::vector<uint32_t> set_flags_;       // what makes waits for other ranks end
   std::byte** peer_addresses_ = nullptr;  // device memory, one for each rank
   ncclWindow_t flags_window_ = nullptr;

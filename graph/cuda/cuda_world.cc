@@ -275,8 +275,15 @@ absl::StatusOr<std::shared_ptr<World>> CreateCudaWorld(const LaunchEnvironment& 
   auto world = std::make_shared<CudaWorld>(bootstrap, options.tuning_file);
   REPRISE_RETURN_IF_ERROR(OpenWorld(*world, bootstrap, launch, options));
   if (!options.tuning_file.empty()) {
+    const auto measure = [&]() -> absl::StatusOr<internal::TransportTimes> {
+      CudaWorldOptions trial_options = options;
+      trial_options.tuning_file.clear();
+      auto trial = std::make_shared<CudaWorld>(bootstrap, trial_options.tuning_file);
+      REPRISE_RETURN_IF_ERROR(OpenWorld(*trial, bootstrap, launch, trial_options));
+      return internal::TryTransports(trial, trial->rank());
+    };
     REPRISE_ASSIGN_OR_RETURN(AutoTransports transports,
-                             internal::TuneTransports(world, world->rank(), options.tuning_file));
+                             internal::TuneTransports(*world, world->rank(), options.tuning_file, measure));
     world->SetTransports(std::move(transports));
   }
   return std::shared_ptr<World>(std::move(world));

@@ -8,12 +8,12 @@ namespace {
 
 using kernels::CudaStatus;
 
-CUstreamBatchMemOpParams Write(uint32_t* flag, uint32_t value) {
+CUstreamBatchMemOpParams Clear(uint32_t* flag) {
   CUstreamBatchMemOpParams operation = {};
   operation.operation = CU_STREAM_MEM_OP_WRITE_VALUE_32;
   operation.writeValue.address = reinterpret_cast<CUdeviceptr>(flag);
-  operation.writeValue.value = value;
-  // What the stream did before is visible to who sees the flag.
+  operation.writeValue.value = PeerFlags::kClear;
+  // Before the next flag that this rank sets: the one who sees that may set this one again.
   operation.writeValue.flags = CU_STREAM_WRITE_VALUE_DEFAULT;
   return operation;
 }
@@ -27,24 +27,6 @@ CUstreamBatchMemOpParams WaitUntilSet(uint32_t* flag) {
   return operation;
 }
 
-// Sets this rank's flag at every other one, then waits for every other rank's here, and clears it.
-template <class Flag>
-absl::Status Meet(const DriverApi& driver, const PeerFlags& flags, const Flag& flag, cudaStream_t stream) {
-  std::vector<CUstreamBatchMemOpParams> operations;
-  for (int peer = 0; peer < flags.size(); ++peer) {
-    if (peer != flags.rank) operations.push_back(Write(flag(peer, flags.rank), PeerFlags::kSet));
-  }
-  for (int peer = 0; peer < flags.size(); ++peer) {
-    if (peer == flags.rank) continue;
-    operations.push_back(WaitUntilSet(flag(flags.rank, peer)));
-    operations.push_back(Write(flag(flags.rank, peer), PeerFlags::kClear));
-  }
-  if (operations.empty()) return absl::OkStatus();
-  return DriverStatus(
-      driver.stream_batch_mem_op(stream, static_cast<unsigned>(operations.size()), operations.data(), /*flags=*/0),
-      "cuStreamBatchMemOp");
-}
-
 }  // namespace
 
 absl::Status Copy(absl::Span<const PeerCopy> copies, cudaStream_t stream) {
@@ -56,6 +38,28 @@ absl::Status Copy(absl::Span<const PeerCopy> copies, cudaStream_t stream) {
   }
   return absl::OkStatus();
 }
+
+namespace {
+
+// Sets this rank's flag at every other one, then waits for every other rank's here, and clears it.
+template <class Flag>
+absl::Status Meet(const DriverApi& driver, const PeerFlags& flags, const Flag& flag, cudaStream_t stream) {
+  std::vector<PeerCopy> tell;
+  std::vector<CUstreamBatchMemOpParams> waits;
+  for (int peer = 0; peer < flags.size(); ++peer) {
+    if (peer == flags.rank) continue;
+    tell.push_back({.to = flag(peer, flags.rank), .from = flags.set, .num_bytes = sizeof(uint32_t)});
+    waits.push_back(WaitUntilSet(flag(flags.rank, peer)));
+    waits.push_back(Clear(flag(flags.rank, peer)));
+  }
+  if (waits.empty()) return absl::OkStatus();
+  REPRISE_RETURN_IF_ERROR(Copy(tell, stream));
+  return DriverStatus(
+      driver.stream_batch_mem_op(stream, static_cast<unsigned>(waits.size()), waits.data(), /*flags=*/0),
+      "cuStreamBatchMemOp");
+}
+
+}  // namespace
 
 absl::Status CopyToPeers(const DriverApi& driver, const PeerFlags& flags, absl::Span<const PeerCopy> copies,
                          cudaStream_t stream) {

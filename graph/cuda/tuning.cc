@@ -6,7 +6,6 @@
 #include <cstdio>
 #include <cstring>
 #include <fstream>
-#include <functional>
 #include <iterator>
 #include <map>
 
@@ -14,7 +13,6 @@
 #include "graph/cuda/caller_state.h"
 #include "graph/cuda/cuda_transport.h"
 #include "graph/cuda/nccl_status.h"
-#include "graph/cuda/transport_trial.h"
 #include "kernels/cuda/cuda_status.h"
 #include "nlohmann/json.hpp"
 #include "reprise/core/status_macros.h"
@@ -201,19 +199,19 @@ absl::Status Tune(World& world, CudaRank& rank, const std::string& path) {
   return Share(world, rank, path, tune(), "choosing kernels");
 }
 
-absl::StatusOr<AutoTransports> TuneTransports(const std::shared_ptr<World>& world, CudaRank& rank,
-                                              const std::string& path) {
+absl::StatusOr<AutoTransports> TuneTransports(World& world, CudaRank& rank, const std::string& path,
+                                              const std::function<absl::StatusOr<TransportTimes>()>& measure) {
   if (rank.size() == 1) return AutoTransports{.reason = "one rank has nothing to choose"};
   const CallerState caller(rank.device());
-  REPRISE_ASSIGN_OR_RETURN(const std::string why, WhyNoWindows(*world, rank));
+  REPRISE_ASSIGN_OR_RETURN(const std::string why, WhyNoWindows(world, rank));
   if (!why.empty()) return AutoTransports{.reason = absl::StrCat("no other can be used: ", why)};
   std::string reason = absl::StrCat("kept in ", path);
-  REPRISE_ASSIGN_OR_RETURN(
-      std::string text, FromRank0(*world, rank, "reading the tuning file", [&] { return TransportsIn(rank, path); }));
+  REPRISE_ASSIGN_OR_RETURN(std::string text,
+                           FromRank0(world, rank, "reading the tuning file", [&] { return TransportsIn(rank, path); }));
   if (text.empty()) {
     reason = absl::StrCat("measured, and kept in ", path);
-    REPRISE_ASSIGN_OR_RETURN(const TransportTimes times, TryTransports(world, rank));
-    REPRISE_ASSIGN_OR_RETURN(text, FromRank0(*world, rank, "choosing transports", [&]() -> absl::StatusOr<std::string> {
+    REPRISE_ASSIGN_OR_RETURN(const TransportTimes times, measure());
+    REPRISE_ASSIGN_OR_RETURN(text, FromRank0(world, rank, "choosing transports", [&]() -> absl::StatusOr<std::string> {
                                const std::string chosen = ToText(ChooseTransports(times));
                                if (!chosen.empty()) REPRISE_RETURN_IF_ERROR(KeepTransports(rank, path, chosen, times));
                                return chosen;

@@ -201,7 +201,6 @@ class KernelsOfStream : public CudaKernels {
   }
 
   absl::Status Tune() override { return TuneGemms(*gemm_, workspace_, stream_); }
-  void Forget() override { gemm_->Forget(); }
   std::map<std::string, std::string> choices() const override {
     std::map<std::string, std::string> choices;
     for (const auto& [key, choice] : gemm_->choices()) {

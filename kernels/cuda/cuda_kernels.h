@@ -35,8 +35,6 @@ class CudaKernels : public DeviceKernels {
  public:
   // Measures for the matrix products that ran and were not chosen for; see gemm_tuner.h. Waits.
   virtual absl::Status Tune() = 0;
-  // Forgets the products that ran and were not chosen for, so that Tune leaves them out.
-  virtual void Forget() = 0;
   // What Tune found, or was given to Choose, as text by text, for the same GPU and version of cuBLASLt.
   virtual std::map<std::string, std::string> choices() const = 0;
   // InvalidArgument for other text.

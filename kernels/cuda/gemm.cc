@@ -193,11 +193,6 @@ absl::StatusOr<bool> CudaGemm::Enqueue(const DeviceGemm& g, cublasLtEpilogue_t e
   return true;
 }
 
-void CudaGemm::Forget() {
-  for (const GemmKey& key : first_choices_) choices_.erase(key);
-  first_choices_.clear();
-}
-
 void CudaGemm::Choose(const GemmKey& key, const std::optional<GemmAlgorithm>& choice) {
   choices_[key] = choice;
   first_choices_.erase(key);

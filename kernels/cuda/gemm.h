@@ -64,8 +64,6 @@ class CudaGemm {
   // Of all that ran or were chosen for; nothing: that product has no kernel.
   const std::map<GemmKey, std::optional<GemmAlgorithm>>& choices() const { return choices_; }
   void Choose(const GemmKey& key, const std::optional<GemmAlgorithm>& choice);
-  // Forgets the first choices.
-  void Forget();
   // cuBLASLt's proposals, the one it takes to be quickest first.
   absl::StatusOr<std::vector<GemmAlgorithm>> Propose(const GemmKey& key, int at_most) const;
   // Runs the product by this algorithm.

@@ -30,6 +30,7 @@ class Ranks {
   explicit Ranks(int size) : ranks_(static_cast<size_t>(size)) {}
   ~Ranks() {
     cudaDeviceSynchronize();
+    cudaFree(set_);
     for (Rank& rank : ranks_) {
       for (void* memory : {static_cast<void*>(rank.flags), static_cast<void*>(rank.source),
                            static_cast<void*>(rank.received), static_cast<void*>(rank.busy)}) {
@@ -40,6 +41,8 @@ class Ranks {
 
   void Open() {
     REPRISE_ASSERT_OK_AND_ASSIGN(driver_, LoadDriverApi());
+    ASSERT_CUDA(cudaMalloc(reinterpret_cast<void**>(&set_), sizeof(uint32_t)));
+    ASSERT_CUDA(cudaMemcpy(set_, &PeerFlags::kSet, sizeof(uint32_t), cudaMemcpyHostToDevice));
     const size_t flag_bytes = PeerFlags::kFlagsPerRank * ranks_.size() * sizeof(uint32_t);
     for (Rank& rank : ranks_) {
       ASSERT_CUDA(cudaMalloc(reinterpret_cast<void**>(&rank.flags), flag_bytes));
@@ -105,7 +108,7 @@ class Ranks {
 
   void Capture(int r) {
     Rank& rank = ranks_[static_cast<size_t>(r)];
-    PeerFlags flags = {.rank = r};
+    PeerFlags flags = {.rank = r, .set = set_};
     std::vector<PeerCopy> copies;
     for (int peer = 0; peer < size(); ++peer) {
       flags.blocks.push_back(ranks_[static_cast<size_t>(peer)].flags);
@@ -121,6 +124,7 @@ class Ranks {
   }
 
   DriverApi driver_;
+  uint32_t* set_ = nullptr;
   std::vector<Rank> ranks_;
 };
 
