@@ -58,7 +58,7 @@ ABSL_FLAG(std::string, timeline, "", "with --profile: PREFIX of files PREFIX-wor
 ABSL_FLAG(int, batches, 10, "measurements, of which the median is taken");
 ABSL_FLAG(double, seconds, 0.2, "of each measurement, about");
 ABSL_FLAG(std::string, tuning_file, "",
-          "on devices: file of the quickest kernels for matrix products; what it lacks is measured and added");
+          "on devices: file of the quickest transports and matrix products; what it lacks is measured and added");
 ABSL_FLAG(std::string, json, "", "file for a list of objects, one for each workload and mode");
 
 namespace reprise::bench {
@@ -247,8 +247,8 @@ absl::Status Profile(StepRunner& runner, Figures& figures) {
 }
 
 std::string TransportText(const Plan& plan) {
-  return plan.options.transport == Transport::kAuto ? ToText(plan.options.transport_choices)
-                                                    : std::string(Name(plan.options.transport));
+  const std::vector<TransportChoice>& choices = plan.options.transport_choices;
+  return choices.empty() ? std::string(Name(plan.options.transport)) : ToText(choices);
 }
 
 absl::StatusOr<std::vector<Figures>> RunWorkload(const std::shared_ptr<World>& world, const std::string& name) {

@@ -38,7 +38,7 @@ ABSL_FLAG(int, steps, 500, "optimizer steps");
 ABSL_FLAG(double, lr, 3e-3, "peak learning rate: linear warm-up over the first twentieth, cosine decay to a tenth");
 ABSL_FLAG(uint64_t, seed, 1, "seed of the initial weights and of the batches");
 ABSL_FLAG(std::string, tuning_file, "",
-          "on devices: file of the quickest kernels for matrix products; what it lacks is measured and added");
+          "on devices: file of the quickest transports and matrix products; what it lacks is measured and added");
 ABSL_FLAG(bool, check, false, "compare each step with the same training unsharded on one rank");
 
 namespace reprise::examples {
@@ -231,12 +231,16 @@ absl::StatusOr<int> Main(const Run& run) {
   int64_t elements = 0;
   for (const Parameter& parameter : model.model.parameters()) elements += NumElements(parameter.spec.shape);
   const PlanOptions& plan = session->plan().options;
-  if (program.prints)
+  if (program.prints) {
     std::cout << absl::StrFormat(
         "%d parameters over %d ranks; %d training bytes; per rank %.1f MiB persistent, %.1f MiB transient; %d weight "
         "slots, %d gradient slots\n",
         elements, world->size(), text.train_bytes(), session->capture().persistent_bytes / 1048576.0,
         session->capture().transient_bytes / 1048576.0, *plan.weight_slots, *plan.gradient_slots);
+    std::cout << "transports: "
+              << (plan.transport_choices.empty() ? std::string(Name(plan.transport)) : ToText(plan.transport_choices))
+              << " (" << session->capture().transport_reason << ")\n";
+  }
   int64_t nodes = 0, events = 0;
   for (const GraphAudit& graph : session->capture().graphs) {
     nodes += graph.nodes();

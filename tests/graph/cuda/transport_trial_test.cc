@@ -29,8 +29,8 @@ TEST(ChooseTransportsTest, TakesTheQuickestOfEachSize) {
 
 TEST(ChooseTransportsTest, KeepsTheDefaultWhereNothingIsClearlyQuicker) {
   EXPECT_EQ(Chosen({{100, Times(1, 2, 3)}, {400, Times(7, 8, 9)}}), "default");
-  EXPECT_EQ(Chosen({{100, Times(100, 99, 98.5)}}), "default");
-  EXPECT_EQ(Chosen({{100, Times(100, 99, 97.5)}}), "copy_engine");
+  EXPECT_EQ(Chosen({{100, Times(100, 99, 97.5)}}), "default");
+  EXPECT_EQ(Chosen({{100, Times(100, 99, 96.5)}}), "copy_engine");
   EXPECT_EQ(Chosen({{100, Times(100, 96, 97)}}), "symmetric");
 }
 
