@@ -13,6 +13,7 @@
 #include "graph/cuda/caller_state.h"
 #include "graph/cuda/cuda_transport.h"
 #include "graph/cuda/nccl_status.h"
+#include "graph/cuda/peer_traffic.h"
 #include "kernels/cuda/cuda_status.h"
 #include "nlohmann/json.hpp"
 #include "reprise/core/status_macros.h"
@@ -173,19 +174,22 @@ absl::Status LoadTuning(World& world, CudaRank& rank, const std::string& path) {
 }
 
 absl::Status Tune(World& world, CudaRank& rank, const std::string& path) {
+  const CallerState caller(rank.device());
+  constexpr absl::string_view kPhase = "choosing kernels";
+  REPRISE_RETURN_IF_ERROR(world.Agree(kPhase, rank.Wait(), {}));
+  REPRISE_ASSIGN_OR_RETURN(const std::string untuned, FromRank0(world, rank, kPhase, [&] {
+                             return rank.compute_kernels().has_untuned() ? std::string("untuned") : std::string();
+                           }));
+  if (untuned.empty()) return absl::OkStatus();
   const auto tune = [&]() -> absl::StatusOr<Choices> {
-    REPRISE_RETURN_IF_ERROR(rank.Wait());
     if (rank.rank() != 0) return Choices();
-    const CallerState caller(rank.device());
-    const Choices before = rank.compute_kernels().choices();
     REPRISE_RETURN_IF_ERROR(rank.compute_kernels().Tune());
-    Choices after = rank.compute_kernels().choices();
-    if (after == before) return after;
+    Choices choices = rank.compute_kernels().choices();
     REPRISE_ASSIGN_OR_RETURN(Json json, Read(path));
     REPRISE_ASSIGN_OR_RETURN(const std::string device, TunedDevice(rank.device()));
     // What another process chose meanwhile stays.
     REPRISE_ASSIGN_OR_RETURN(const Choices now, ChoicesOf(json, device, path));
-    for (auto& [key, choice] : after) {
+    for (auto& [key, choice] : choices) {
       const auto kept = now.find(key);
       if (kept != now.end()) {
         choice = kept->second;
@@ -194,9 +198,12 @@ absl::Status Tune(World& world, CudaRank& rank, const std::string& path) {
       }
     }
     REPRISE_RETURN_IF_ERROR(Write(path, json));
-    return after;
+    return choices;
   };
-  return Share(world, rank, path, tune(), "choosing kernels");
+  REPRISE_ASSIGN_OR_RETURN(const std::unique_ptr<PeerTraffic> traffic, PeerTraffic::Start(world, rank));
+  const absl::Status shared = Share(world, rank, path, tune(), kPhase);
+  const absl::Status stopped = traffic == nullptr ? absl::OkStatus() : traffic->Stop(world);
+  return shared.ok() ? stopped : shared;
 }
 
 absl::StatusOr<AutoTransports> TuneTransports(World& world, CudaRank& rank, const std::string& path,

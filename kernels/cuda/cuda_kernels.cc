@@ -201,6 +201,7 @@ class KernelsOfStream : public CudaKernels {
   }
 
   absl::Status Tune() override { return TuneGemms(*gemm_, workspace_, stream_); }
+  bool has_untuned() const override { return !gemm_->first_choices().empty(); }
   std::map<std::string, std::string> choices() const override {
     std::map<std::string, std::string> choices;
     for (const auto& [key, choice] : gemm_->choices()) {
