@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <iterator>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -22,6 +23,11 @@ bool FromName(absl::string_view name, Transport& transport) {
     return true;
   }
   return false;
+}
+
+// Digits alone: SimpleAtoi takes signs and spaces too.
+bool IsNumber(absl::string_view text) {
+  return !text.empty() && std::all_of(text.begin(), text.end(), [](char c) { return absl::ascii_isdigit(c); });
 }
 
 }  // namespace
@@ -48,8 +54,9 @@ absl::StatusOr<std::vector<TransportChoice>> TransportChoicesFromText(absl::stri
   for (const absl::string_view part : absl::StrSplit(text, ',')) {
     const std::vector<absl::string_view> words = absl::StrSplit(part, ':');
     TransportChoice& choice = choices.emplace_back();
-    const bool ok = words.size() <= 2 && FromName(words.back(), choice.transport) &&
-                    (words.size() == 1 || absl::SimpleAtoi(words.front(), &choice.unit_bytes));
+    const bool ok =
+        words.size() <= 2 && FromName(words.back(), choice.transport) &&
+        (words.size() == 1 || (IsNumber(words.front()) && absl::SimpleAtoi(words.front(), &choice.unit_bytes)));
     if (ok) continue;
     return absl::InvalidArgumentError(
         absl::StrCat(internal::Quoted(std::string(part)), " in ", internal::Quoted(std::string(text)),

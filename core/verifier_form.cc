@@ -38,6 +38,17 @@ absl::Status CheckOptions(const Plan& plan) {
                      IsKnown(options.wire, DType::kUInt8) && IsKnown(options.accumulate, DType::kUInt8) &&
                      IsKnown(options.master, DType::kUInt8);
   if (!known) return absl::InternalError("an option of the plan has a value that does not exist");
+  if (options.transport != Transport::kAuto && !options.transport_choices.empty()) {
+    return absl::InternalError("the plan has both a transport and choices among transports");
+  }
+  int64_t before = -1;
+  for (const TransportChoice& choice : options.transport_choices) {
+    if (choice.transport == Transport::kAuto || !IsKnown(choice.transport, Transport::kCopyEngine) ||
+        choice.unit_bytes <= before) {
+      return absl::InternalError("the plan's transport_choices are not transports by ascending bytes");
+    }
+    before = choice.unit_bytes;
+  }
   const int64_t depth = *options.prefetch_depth, gradient_slots = *options.gradient_slots;
   const int64_t microbatches = *options.microbatches_per_graph;
   if (microbatches < 1) {
@@ -161,7 +172,7 @@ struct CommandForm {
   std::optional<AxisId> axis = {};
   int slot = 0;
   int64_t num_slots = 1;
-  Transport transport = Transport::kDefault;
+  std::optional<Transport> transport = {};
 };
 
 CommandForm FormOf(const Plan& plan, const Command& command) {
@@ -191,7 +202,7 @@ CommandForm FormOf(const Plan& plan, const Command& command) {
                                .transport = c.transport};
           },
           [](const Accumulate& c) {
-            return CommandForm{.lane = Lane::kReduceScatter, .unit = c.unit, .transport = c.transport};
+            return CommandForm{.lane = Lane::kReduceScatter, .unit = c.unit};  // its transport is that of its reduction
           },
           [](const RecordLoss&) { return CommandForm{}; },
           [](const SumNorm& c) { return CommandForm{.lane = Lane::kReduceScatter, .axis = c.axis}; },
@@ -238,6 +249,20 @@ int64_t NumIds(const Plan& plan, Role role, std::optional<UnitId> unit) {
       return -1;
   }
   return -1;
+}
+
+// By the bytes of a gathered copy, as its groups give them.
+Transport UnitTransport(const Plan& plan, UnitId unit) {
+  if (plan.options.transport != Transport::kAuto) return plan.options.transport;
+  const UnitLayout& layout = plan.layout.units[unit.value()];
+  int64_t bytes = 0;
+  for (size_t g = 0; g < layout.groups.size(); ++g) {
+    bytes =
+        std::max(bytes, layout.gathered_offsets[g] + layout.groups[g].num_elements * SizeOf(layout.groups[g].dtype));
+  }
+  const std::vector<TransportChoice>& choices = plan.options.transport_choices;
+  const auto above = std::find_if(choices.begin(), choices.end(), [&](const auto& c) { return c.unit_bytes > bytes; });
+  return above == choices.begin() ? Transport::kDefault : std::prev(above)->transport;
 }
 
 class ScheduleForm {
@@ -289,12 +314,12 @@ class ScheduleForm {
     if (!InRange(form.slot, form.num_slots)) {
       return Error(id, "names slot ", form.slot, ", but there are ", form.num_slots);
     }
-    if (form.transport == Transport::kAuto || !IsKnown(form.transport, Transport::kCopyEngine)) {
+    if (form.transport == Transport::kAuto || (form.transport && !IsKnown(*form.transport, Transport::kCopyEngine))) {
       return Error(id, "has no transport");
     }
-    if (form.axis && form.unit && form.transport != TransportOf(plan_, *form.unit)) {
-      return Error(id, "has transport ", Name(form.transport), ", but its unit has ",
-                   Name(TransportOf(plan_, *form.unit)));
+    if (form.transport && form.transport != UnitTransport(plan_, *form.unit)) {
+      return Error(id, "has transport ", Name(*form.transport), ", but its unit has ",
+                   Name(UnitTransport(plan_, *form.unit)));
     }
     if (command.lane != form.lane) return Error(id, "belongs on lane ", Name(form.lane));
     const bool is_first = id.value() == 0, is_last = id.value() + 1 == static_cast<int64_t>(schedule_.commands.size());

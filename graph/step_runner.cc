@@ -8,6 +8,20 @@
 #include "reprise/core/status_macros.h"
 
 namespace reprise::internal {
+namespace {
+
+// Matrix products of equal numbers draw less power, and so run faster, than those of real ones.
+std::vector<BFloat16> SmallNumbers() {
+  constexpr int64_t kNumbers = int64_t{1} << 20;
+  std::minstd_rand random(17);
+  std::normal_distribution<float> normal(0, 0.02f);
+  std::vector<BFloat16> numbers;
+  for (int64_t i = 0; i < kNumbers; ++i) numbers.push_back(BFloat16(normal(random)));
+  return numbers;
+}
+
+}  // namespace
+
 absl::StatusOr<std::unique_ptr<StepRunner>> StepRunner::Create(std::shared_ptr<World> world, Plan plan,
                                                                const ComputeTable& compute) {
   std::unique_ptr<StepRunner> runner(new StepRunner(std::move(world)));
@@ -79,15 +93,11 @@ absl::Status StepRunner::TakeMemory() {
   return absl::OkStatus();
 }
 
-absl::Status StepRunner::FillRandomly(int local, std::byte* to, int64_t num_bytes) {
-  constexpr int64_t kBytes = int64_t{2} << 20;
-  if (random_.empty()) {
-    std::minstd_rand random(17);
-    std::normal_distribution<float> normal(0, 0.02f);
-    for (int64_t i = 0; i < kBytes / SizeOf(DType::kBFloat16); ++i) random_.push_back(BFloat16(normal(random)));
-  }
-  for (int64_t done = 0; done < num_bytes; done += kBytes) {
-    REPRISE_RETURN_IF_ERROR(world_->CopyToRank(local, to + done, random_.data(), std::min(num_bytes - done, kBytes)));
+absl::Status StepRunner::FillRandomly(int local, std::byte* to, int64_t num_bytes) const {
+  static const std::vector<BFloat16>& numbers = *new std::vector<BFloat16>(SmallNumbers());
+  const int64_t bytes = static_cast<int64_t>(numbers.size()) * SizeOf(DType::kBFloat16);
+  for (int64_t done = 0; done < num_bytes; done += bytes) {
+    REPRISE_RETURN_IF_ERROR(world_->CopyToRank(local, to + done, numbers.data(), std::min(num_bytes - done, bytes)));
   }
   return absl::OkStatus();
 }

@@ -21,7 +21,7 @@ class StepRunner {
   // (c) Takes memory and runs `first` and `body` eagerly, to warm up.
   static absl::StatusOr<std::unique_ptr<StepRunner>> Create(std::shared_ptr<World> world, Plan plan,
                                                             const ComputeTable& compute);
-  // (c) Records `first` and `body`, before anything below.
+  // (c) Records `first` and `body`, once, before anything below.
   absl::Status Record(Execution execution);
 
   // Resets the counters: the next graph is the step's first.
@@ -39,14 +39,12 @@ class StepRunner {
  private:
   explicit StepRunner(std::shared_ptr<World> world) : world_(std::move(world)) {}
   absl::Status TakeMemory();
-  // With small bf16 numbers: products of equal ones draw less power, and so run faster, than those of real ones.
-  absl::Status FillRandomly(int local, std::byte* to, int64_t num_bytes);
+  absl::Status FillRandomly(int local, std::byte* to, int64_t num_bytes) const;
   absl::Status RecordInto(std::vector<std::unique_ptr<Executable>>& executables, Execution execution) const;
 
   const std::shared_ptr<World> world_;
   std::shared_ptr<Bindings> bindings_;
   std::vector<std::unique_ptr<Executable>> executables_;  // by schedule; null for `step`
-  std::vector<BFloat16> random_;
   double record_seconds_ = 0;
 };
 

@@ -246,6 +246,28 @@ absl::Status Profile(StepRunner& runner, Figures& figures) {
   return absl::OkStatus();
 }
 
+bool Computes(const Command& command) {
+  return std::holds_alternative<Begin>(command) || std::holds_alternative<End>(command) ||
+         std::holds_alternative<NextMicrobatch>(command) || std::holds_alternative<StageInputs>(command) ||
+         std::holds_alternative<Forward>(command) || std::holds_alternative<Backward>(command);
+}
+
+// Of the plan's schedules `first` and `body`, those commands alone that compute: the weights are taken to be there.
+Plan ComputeOnly(Plan plan) {
+  for (const int s : {plan.first, plan.body}) {
+    Schedule& schedule = plan.schedules[s];
+    std::vector<ScheduledCommand> kept;
+    for (ScheduledCommand& command : schedule.commands) {
+      if (!Computes(command.command)) continue;
+      command.waits.clear();
+      command.lane = Lane::kCompute;
+      kept.push_back(std::move(command));
+    }
+    if (!kept.empty()) schedule.commands = std::move(kept);
+  }
+  return plan;
+}
+
 std::string TransportText(const Plan& plan) {
   const std::vector<TransportChoice>& choices = plan.options.transport_choices;
   return choices.empty() ? std::string(Name(plan.options.transport)) : ToText(choices);
@@ -359,7 +381,8 @@ absl::StatusOr<int> Main() {
                                                    .tuning_file = absl::GetFlag(FLAGS_tuning_file)}));
   if (program.exit_code.has_value()) return *program.exit_code;
   if (program.prints) {
-    if (const AutoTransports transports = program.world->auto_transports(); absl::GetFlag(FLAGS_transport) == "auto") {
+    if (absl::GetFlag(FLAGS_transport) == "auto") {
+      const AutoTransports transports = program.world->auto_transports();
       std::cout << "transports: " << (transports.choices.empty() ? "default" : ToText(transports.choices)) << " ("
                 << transports.reason << ")\n";
     }

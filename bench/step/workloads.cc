@@ -78,12 +78,6 @@ Compute Loss(TensorId logits, TensorId labels, TensorId loss) {
           }};
 }
 
-bool Computes(const Command& command) {
-  return std::holds_alternative<Begin>(command) || std::holds_alternative<End>(command) ||
-         std::holds_alternative<NextMicrobatch>(command) || std::holds_alternative<StageInputs>(command) ||
-         std::holds_alternative<Forward>(command) || std::holds_alternative<Backward>(command);
-}
-
 }  // namespace
 
 absl::StatusOr<Workload> MakeWorkload(const std::string& name, bool external) {
@@ -134,21 +128,6 @@ absl::StatusOr<Workload> MakeWorkload(const std::string& name, bool external) {
     return workload;
   }
   return absl::NotFoundError(absl::StrCat("there is no workload \"", name, "\"; choose from ", names));
-}
-
-Plan ComputeOnly(Plan plan) {
-  for (const int s : {plan.first, plan.body}) {
-    Schedule& schedule = plan.schedules[s];
-    std::vector<ScheduledCommand> kept;
-    for (ScheduledCommand& command : schedule.commands) {
-      if (!Computes(command.command)) continue;
-      command.waits.clear();
-      command.lane = Lane::kCompute;
-      kept.push_back(std::move(command));
-    }
-    if (!kept.empty()) schedule.commands = std::move(kept);
-  }
-  return plan;
 }
 
 }  // namespace reprise::bench

@@ -8,7 +8,6 @@
 #include "absl/status/statusor.h"
 #include "reprise/core/compute.h"
 #include "reprise/core/model.h"
-#include "reprise/core/plan.h"
 
 namespace reprise::bench {
 
@@ -26,9 +25,6 @@ struct Workload {
 //   tiny   3 x Linear(64, 64) with ReLU, 32 tokens: for tests
 // NotFound, with the names, for another one. The inputs are external if `external`.
 absl::StatusOr<Workload> MakeWorkload(const std::string& name, bool external);
-
-// Of the plan's schedules `first` and `body`, those commands alone that compute: the weights are taken to be there.
-Plan ComputeOnly(Plan plan);
 
 }  // namespace reprise::bench
 

@@ -86,6 +86,8 @@ class CudaMemory : public MemoryBlock {
     return peers_[static_cast<size_t>(peer)] + offset;
   }
 
+  bool HasWindow() const { return !windows_.empty(); }
+
   int64_t num_bytes() const override { return num_bytes_; }
   std::byte* address(int) const override { return static_cast<std::byte*>(address_); }
 
@@ -126,6 +128,11 @@ class CudaMemory : public MemoryBlock {
 absl::Status RegisterWindow(const std::shared_ptr<MemoryBlock>& block, ncclComm_t communicator) {
   auto* const memory = dynamic_cast<CudaMemory*>(block.get());
   return memory == nullptr ? absl::OkStatus() : memory->Register(block, communicator);
+}
+
+bool HasWindow(const MemoryBlock& block) {
+  const auto* const memory = dynamic_cast<const CudaMemory*>(&block);
+  return memory != nullptr && memory->HasWindow();
 }
 
 absl::Status FindPeers(MemoryBlock& block) {

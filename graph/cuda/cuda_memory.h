@@ -18,6 +18,8 @@ absl::StatusOr<std::shared_ptr<MemoryBlock>> AllocateCudaMemory(std::shared_ptr<
 // (c) Opens communicating memory to the other ranks' devices, once for each communicator; nothing for other memory. The
 // block is one that AllocateCudaMemory made.
 absl::Status RegisterWindow(const std::shared_ptr<MemoryBlock>& block, ncclComm_t communicator);
+// Was that done, for whichever communicator?
+bool HasWindow(const MemoryBlock& block);
 // For copies to the other ranks' memory, after RegisterWindow for the all-gather lane's communicator and
 // CudaRank::TakePeerFlags: finds out where this rank's device sees it.
 absl::Status FindPeers(MemoryBlock& block);

@@ -419,7 +419,7 @@ void CudaRank::Fail(const absl::Status& status) {
   Abort(Lane::kReduceScatter);
   // Copies to the other ranks go through windows of this lane's communicator, which an abort takes away: not while they
   // are queued.
-  if (flags_ == nullptr) Abort(Lane::kAllGather);
+  if (!copies_to_peers_) Abort(Lane::kAllGather);
   lost_ = !Ends(kAbortTime);
   if (!lost_) Abort(Lane::kAllGather);
   lanes_[static_cast<int>(Lane::kAllGather)].communicator = nullptr;
@@ -441,7 +441,7 @@ bool CudaRank::Ends(absl::Duration within) {
   const absl::Time give_up = absl::Now() + within;
   while (cudaEventQuery(last) == cudaErrorNotReady) {
     if (absl::Now() >= give_up) return false;
-    if (flags_ == nullptr) {
+    if (!copies_to_peers_) {
       absl::SleepFor(absl::Milliseconds(1));
     } else {
       SetPeerFlags();  // at once for each wait of what is queued

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -67,6 +68,9 @@ class CudaRank : public std::enable_shared_from_this<CudaRank> {
   absl::Status TakePeerFlags();
   absl::Status OpenPeerFlags();
   absl::Status FindPeerFlags();
+  // Why devices cannot use each other's memory, empty if they can: what the ranks found out together. Unset before.
+  const std::optional<std::string>& why_no_windows() const { return why_no_windows_; }
+  void SetWhyNoWindows(std::string why) { why_no_windows_ = std::move(why); }
   const PeerFlags& peer_flags(Lane lane) const { return lanes_[static_cast<int>(lane)].peer_flags; }
   // (c) A window on memory that ncclMemAlloc gave, in which every rank has its own. `owner` is kept while a rank that
   // went away keeps the call waiting.
@@ -98,6 +102,8 @@ class CudaRank : public std::enable_shared_from_this<CudaRank> {
   // From now on collectives may be launched that nothing makes leave the device while they wait for a rank: those on
   // windows look at no flag of NCCL's.
   void AllowEndlessWaits() { endless_waits_ = true; }
+  // From now on copies to the other ranks' memory may be launched, which wait for flags.
+  void AllowPeerCopies() { copies_to_peers_ = true; }
 
   // ---- profiles ----
   // Waits, and times replays of the plan with this fingerprint until StopProfile, which waits too.
@@ -171,7 +177,8 @@ class CudaRank : public std::enable_shared_from_this<CudaRank> {
   bool graph_launched_ = false;
   absl::Status failed_;
   std::vector<std::thread> aborting_;
-  bool endless_waits_ = false;
+  bool endless_waits_ = false, copies_to_peers_ = false;
+  std::optional<std::string> why_no_windows_;
   bool lost_ = false;  // the device did not come to an end after a failure
   MemoryUse use_;
   int64_t free_at_start_ = 0;

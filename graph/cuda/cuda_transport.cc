@@ -1,6 +1,5 @@
 #include "graph/cuda/cuda_transport.h"
 
-#include <functional>
 #include <memory>
 #include <set>
 #include <string>
@@ -18,7 +17,7 @@ namespace {
 // Symmetric kernels of earlier versions corrupt data of some sizes, and addresses of other ranks are new in 2.28.
 constexpr int kFirstVersion = 22807;
 
-absl::Status CheckVersion(const CudaRank& rank) {
+absl::Status CheckLibraryAndHosts(const CudaRank& rank) {
   int version = 0;
   REPRISE_RETURN_IF_ERROR(NcclStatus(ncclGetVersion(&version), "asking for NCCL's version"));
   if (version < kFirstVersion) {
@@ -29,12 +28,39 @@ absl::Status CheckVersion(const CudaRank& rank) {
   return absl::OkStatus();
 }
 
+// Of the commands.
 std::set<Transport> TransportsOf(const Plan& plan) {
   std::set<Transport> transports;
-  for (size_t u = 0; u < plan.model.units().size(); ++u) {
-    if (plan.layout.units[u].gathered_bytes > 0) transports.insert(TransportOf(plan, UnitId(static_cast<int64_t>(u))));
+  for (const Schedule& schedule : plan.schedules) {
+    for (const ScheduledCommand& command : schedule.commands) {
+      if (const auto* gather = std::get_if<AllGather>(&command.command)) transports.insert(gather->transport);
+      if (const auto* reduce = std::get_if<ReduceScatter>(&command.command)) transports.insert(reduce->transport);
+    }
   }
   return transports;
+}
+
+bool ArenaHasWindow(const Bindings& bindings) {
+  for (size_t b = 0; b < bindings.plan->buffers.size(); ++b) {
+    const Buffer& buffer = bindings.plan->buffers[b];
+    if (buffer.storage != Storage::kCommunicating || buffer.num_bytes == 0) continue;
+    const std::byte* const address = bindings.addresses[0][b];
+    for (const std::shared_ptr<MemoryBlock>& block : bindings.memory) {
+      const std::byte* const begin = block->address(0);
+      if (address >= begin && address < begin + block->num_bytes()) return HasWindow(*block);
+    }
+  }
+  return false;
+}
+
+// (c) Where a rank cannot, its reason, on every rank; other errors are errors.
+absl::StatusOr<std::string> FirstReason(World& world, absl::string_view phase, const absl::Status& mine) {
+  REPRISE_RETURN_IF_ERROR(world.Agree(phase, absl::IsUnavailable(mine) ? absl::OkStatus() : mine, {}));
+  REPRISE_ASSIGN_OR_RETURN(const std::vector<std::string> all, world.ExchangeBytes({std::string(mine.message())}));
+  for (const std::string& why : all) {
+    if (!why.empty()) return why;
+  }
+  return std::string();
 }
 
 }  // namespace
@@ -64,25 +90,28 @@ absl::Status SplitCommunicators(World& world, CudaRank& rank, ncclComm_t parent)
 }
 
 absl::StatusOr<std::string> WhyNoWindows(World& world, CudaRank& rank) {
-  if (rank.peer_flags(Lane::kAllGather).size() > 0) return std::string();
-  // What one rank lacks all must know before the next call, which may wait for it.
-  for (const auto& make_ready :
-       {std::function([&] { return CheckVersion(rank); }), std::function([&] { return rank.TakePeerFlags(); }),
-        std::function([&] { return rank.OpenPeerFlags(); }), std::function([&] { return rank.FindPeerFlags(); })}) {
-    const absl::Status status = make_ready();
-    REPRISE_ASSIGN_OR_RETURN(const std::vector<std::string> all, world.ExchangeBytes({std::string(status.message())}));
-    for (const std::string& why : all) {
-      if (!why.empty()) return why;
-    }
+  if (rank.why_no_windows().has_value()) return *rank.why_no_windows();
+  constexpr absl::string_view kPhase = "finding out whether devices can use each other's memory";
+  REPRISE_ASSIGN_OR_RETURN(std::string why, FirstReason(world, kPhase, CheckLibraryAndHosts(rank)));
+  if (why.empty()) {
+    REPRISE_RETURN_IF_ERROR(world.Agree("taking memory for flags", rank.TakePeerFlags(), {}));
+    REPRISE_RETURN_IF_ERROR(world.Agree("registering flags", rank.OpenPeerFlags(), {}));
+    REPRISE_ASSIGN_OR_RETURN(why, FirstReason(world, kPhase, rank.FindPeerFlags()));
   }
-  return std::string();
+  rank.SetWhyNoWindows(why);
+  return why;
 }
 
 absl::Status PrepareTransport(World& world, const std::shared_ptr<CudaRank>& rank, const Bindings& bindings) {
   std::set<Transport> transports = TransportsOf(*bindings.plan);
   const bool by_default = transports.erase(Transport::kDefault) > 0;
   // A rank alone copies.
-  if (transports.empty() || rank->size() == 1) return absl::OkStatus();
+  if (rank->size() == 1) return absl::OkStatus();
+  if (transports.empty()) {
+    // The arena may be another session's.
+    if (by_default && ArenaHasWindow(bindings)) rank->AllowEndlessWaits();
+    return absl::OkStatus();
+  }
   const std::string names = absl::StrJoin(transports, " and ", [](std::string* text, Transport transport) {
     absl::StrAppend(text, "the transport ", std::string(Name(transport)));
   });
@@ -108,6 +137,7 @@ absl::Status PrepareTransport(World& world, const std::shared_ptr<CudaRank>& ran
   }
   REPRISE_RETURN_IF_ERROR(agree("registering memory for", windows));
   if (!transports.contains(Transport::kCopyEngine)) return absl::OkStatus();
+  rank->AllowPeerCopies();
   absl::Status addresses;
   for (const std::shared_ptr<MemoryBlock>& block : bindings.memory) {
     if (addresses.ok()) addresses = FindPeers(*block);

@@ -278,7 +278,7 @@ absl::StatusOr<std::shared_ptr<World>> CreateCudaWorld(const LaunchEnvironment& 
     const auto measure = [&]() -> absl::StatusOr<internal::TransportTimes> {
       CudaWorldOptions trial_options = options;
       trial_options.tuning_file.clear();
-      auto trial = std::make_shared<CudaWorld>(bootstrap, trial_options.tuning_file);
+      auto trial = std::make_shared<CudaWorld>(bootstrap, /*tuning_file=*/"");
       REPRISE_RETURN_IF_ERROR(OpenWorld(*trial, bootstrap, launch, trial_options));
       return internal::TryTransports(trial, trial->rank());
     };

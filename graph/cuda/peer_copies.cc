@@ -27,20 +27,6 @@ CUstreamBatchMemOpParams WaitUntilSet(uint32_t* flag) {
   return operation;
 }
 
-}  // namespace
-
-absl::Status Copy(absl::Span<const PeerCopy> copies, cudaStream_t stream) {
-  for (const PeerCopy& copy : copies) {
-    if (copy.num_bytes == 0) continue;
-    REPRISE_RETURN_IF_ERROR(CudaStatus(
-        cudaMemcpyAsync(copy.to, copy.from, static_cast<size_t>(copy.num_bytes), cudaMemcpyDeviceToDevice, stream),
-        "copying between ranks"));
-  }
-  return absl::OkStatus();
-}
-
-namespace {
-
 // Sets this rank's flag at every other one, then waits for every other rank's here, and clears it.
 template <class Flag>
 absl::Status Meet(const DriverApi& driver, const PeerFlags& flags, const Flag& flag, cudaStream_t stream) {
@@ -60,6 +46,16 @@ absl::Status Meet(const DriverApi& driver, const PeerFlags& flags, const Flag& f
 }
 
 }  // namespace
+
+absl::Status Copy(absl::Span<const PeerCopy> copies, cudaStream_t stream) {
+  for (const PeerCopy& copy : copies) {
+    if (copy.num_bytes == 0) continue;
+    REPRISE_RETURN_IF_ERROR(CudaStatus(
+        cudaMemcpyAsync(copy.to, copy.from, static_cast<size_t>(copy.num_bytes), cudaMemcpyDeviceToDevice, stream),
+        "copying between ranks"));
+  }
+  return absl::OkStatus();
+}
 
 absl::Status CopyToPeers(const DriverApi& driver, const PeerFlags& flags, absl::Span<const PeerCopy> copies,
                          cudaStream_t stream) {

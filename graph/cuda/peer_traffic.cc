@@ -21,7 +21,7 @@ constexpr int kCopiesAtOnce = 8;
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<PeerTraffic>> PeerTraffic::Start(World& world, CudaRank& rank) {
-  if (rank.peer_flags(Lane::kAllGather).size() == 0) return std::unique_ptr<PeerTraffic>();
+  if (rank.size() == 1 || rank.why_no_windows() != "") return std::unique_ptr<PeerTraffic>();
   const auto agree = [&](const absl::Status& status) {
     return world.Agree("preparing to choose kernels beside copies", status, {});
   };

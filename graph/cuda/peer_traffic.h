@@ -16,7 +16,7 @@ namespace reprise::internal {
 class PeerTraffic {
  public:
   // (c) From now on every rank's device writes to every other one's memory, in a thread. Null where there is no other
-  // rank, or their devices cannot reach each other. Takes 64 MiB of each device. After WhyNoWindows.
+  // rank, or WhyNoWindows did not find that their devices reach each other. Takes 64 MiB of each device.
   static absl::StatusOr<std::unique_ptr<PeerTraffic>> Start(World& world, CudaRank& rank);
   // (c) Afterwards no device writes. Required: destroying it before would free memory that others write to.
   absl::Status Stop(World& world);

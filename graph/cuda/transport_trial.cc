@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "absl/strings/str_cat.h"
+#include "graph/cuda/caller_state.h"
 #include "graph/step_runner.h"
 #include "kernels/cuda/cuda_status.h"
 #include "reprise/core/planner.h"
@@ -26,8 +27,10 @@ constexpr int kUnits = 4;
 constexpr int kRounds = 5;
 constexpr double kSecondsPerRound = 0.03;
 constexpr double kMinReplays = 3, kMaxReplays = 200;
-// Part of the device's free memory that a trial may ask for.
+// Part of the device's free memory that a trial may ask for, and what it takes beside its plans: communicators and the
+// transports' own memory (1.9 GB on two H200, NCCL 2.28.9).
 constexpr double kMemoryShare = 0.5;
+constexpr int64_t kFixedBytes = int64_t{2} << 30;
 // Two plans that are equal, measured in turns, differ by up to 2.1 % (two H200).
 constexpr double kClearly = 0.97;
 
@@ -112,50 +115,50 @@ absl::StatusOr<std::vector<double>> Compare(World& world, const std::vector<std:
 }  // namespace
 
 absl::StatusOr<TransportTimes> TryTransports(const std::shared_ptr<World>& world, const CudaRank& rank) {
+  const CallerState caller(rank.device());
+  const auto agree = [&](const absl::Status& status) { return world->Agree("trying transports", status, {}); };
   TransportTimes times;
   for (const int64_t width : kWidths) {
     REPRISE_ASSIGN_OR_RETURN(const Model model, TrialModel(width));
     std::vector<Plan> plans;
-    double bytes = 0;
+    int64_t bytes = kFixedBytes;
     for (const Transport transport : kTransports) {
       REPRISE_ASSIGN_OR_RETURN(plans.emplace_back(),
                                PlanTraining(model, world->size(), {.transport = transport, .optimizer_states = 0}));
-      bytes += static_cast<double>(plans.back().memory.persistent_bytes() + plans.back().memory.transient_bytes());
+      bytes += plans.back().memory.persistent_bytes() + plans.back().memory.transient_bytes();
     }
-    REPRISE_ASSIGN_OR_RETURN(const int64_t free_bytes, rank.FreeBytes());
-    const double lacks = bytes > kMemoryShare * static_cast<double>(free_bytes) ? 1 : 0;
+    const absl::StatusOr<int64_t> free_bytes = rank.FreeBytes();
+    REPRISE_RETURN_IF_ERROR(agree(free_bytes.status()));
+    const double lacks = static_cast<double>(bytes) > kMemoryShare * static_cast<double>(*free_bytes) ? 1 : 0;
     REPRISE_ASSIGN_OR_RETURN(const double ranks_that_lack, world->Sum({&lacks, 1}));
-    if (ranks_that_lack > 0) break;
+    if (ranks_that_lack > 0) return TransportTimes();
     const ComputeTable compute = TrialCompute(model);
     const int64_t unit_bytes = plans[0].layout.units[0].gathered_bytes;
     std::vector<std::unique_ptr<StepRunner>> runners;
     for (Plan& plan : plans) {
-      REPRISE_ASSIGN_OR_RETURN(runners.emplace_back(), StepRunner::Create(world, std::move(plan), compute));
-      REPRISE_RETURN_IF_ERROR(runners.back()->Record(Execution::kGraph));
+      const auto make = [&]() -> absl::Status {
+        REPRISE_ASSIGN_OR_RETURN(runners.emplace_back(), StepRunner::Create(world, std::move(plan), compute));
+        return runners.back()->Record(Execution::kGraph);
+      };
+      REPRISE_RETURN_IF_ERROR(agree(make()));
     }
-    REPRISE_ASSIGN_OR_RETURN(const std::vector<double> milliseconds, Compare(*world, runners));
-    for (size_t i = 0; i < runners.size(); ++i) times[unit_bytes][kTransports[i]] = milliseconds[i];
+    const absl::StatusOr<std::vector<double>> milliseconds = Compare(*world, runners);
+    REPRISE_RETURN_IF_ERROR(agree(milliseconds.status()));
+    for (size_t i = 0; i < runners.size(); ++i) times[unit_bytes][kTransports[i]] = (*milliseconds)[i];
   }
   return times;
 }
 
 std::vector<TransportChoice> ChooseTransports(const TransportTimes& times) {
   std::vector<TransportChoice> choices;
-  bool windows = false;
-  const auto quickest = [](const std::map<Transport, double>& of_size, bool with_default) {
-    Transport best = with_default ? Transport::kDefault : Transport::kSymmetric;
-    for (const Transport transport : kTransports) {
-      if (transport == Transport::kDefault) continue;
-      if (of_size.at(transport) < of_size.at(best) * (best == Transport::kDefault ? kClearly : 1)) best = transport;
-    }
-    return best;
-  };
-  for (const auto& [bytes, of_size] : times) windows = windows || quickest(of_size, true) != Transport::kDefault;
+  Transport transport = Transport::kDefault;
   int64_t smaller = 0;
   for (const auto& [bytes, of_size] : times) {
-    const Transport transport = quickest(of_size, !windows);
-    const double mean = std::sqrt(static_cast<double>(smaller) * static_cast<double>(bytes));
+    const auto quickest = std::min_element(of_size.begin(), of_size.end(),
+                                           [](const auto& a, const auto& b) { return a.second < b.second; });
+    if (quickest->second < of_size.at(transport) * kClearly) transport = quickest->first;
     if (choices.empty() || choices.back().transport != transport) {
+      const double mean = std::sqrt(static_cast<double>(smaller) * static_cast<double>(bytes));
       choices.push_back({std::llround(mean), transport});
     }
     smaller = bytes;

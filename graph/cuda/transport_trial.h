@@ -19,14 +19,13 @@ using TransportTimes = std::map<int64_t, std::map<Transport, double>>;
 
 // (c) Replays stacks of four linear layers, forward and backward, whose units have 128 KiB to 128 MiB of bf16 weights,
 // by each transport in turns: gathers, products, reductions and sums together, since what a transport costs is also
-// what it takes from the products beside it. Leaves out sizes for which a rank has too little memory. Nothing else
-// should run on the devices. About 3 s. `rank` is the rank of the world, which should be for this alone: all transports
+// what it takes from the products beside it. Nothing if a rank has too little memory for all sizes. Nothing else should
+// run on the devices. About 3 s. `rank` is the rank of the world, which should be for this alone: all transports
 // together leave 1.2 GB in it (two H200, NCCL 2.28.9).
 absl::StatusOr<TransportTimes> TryTransports(const std::shared_ptr<World>& world, const CudaRank& rank);
 
-// The quickest for each size, which serves sizes down to the geometric mean with the next smaller one. The default
-// stays where nothing is clearly quicker, unless others need windows: in these NCCL takes kernels for them, whatever
-// the transport, so that the default would not be what was measured.
+// From small units to large ones: the default, and from the geometric mean of two sizes on the quickest of the larger
+// one where that is clearly quicker than what came before.
 std::vector<TransportChoice> ChooseTransports(const TransportTimes& times);
 
 }  // namespace reprise::internal

@@ -26,6 +26,7 @@ namespace {
 // {"NVIDIA H200, CUDA driver 13.0, NCCL 2.28.9, 2 ranks": {"transports": choices, "milliseconds": {bytes: {name:
 // ms}}}}, of which the times are for people.
 using Json = nlohmann::ordered_json;
+constexpr int kMaxDepth = 4;
 constexpr char kProducts[] = "products", kTransports[] = "transports", kMilliseconds[] = "milliseconds";
 using Choices = std::map<std::string, std::string>;
 
@@ -36,8 +37,14 @@ absl::StatusOr<Json> Read(const std::string& path) {
     return absl::UnavailableError(absl::StrCat("tuning file ", path, " cannot be read (", std::strerror(errno), ")"));
   }
   const std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
-  Json json = Json::parse(text, /*callback=*/nullptr, /*allow_exceptions=*/false);
-  if (json.is_object()) return json;
+  // Writing it again would take a frame of the stack for each level.
+  bool too_deep = false;
+  const auto check_depth = [&](int depth, nlohmann::detail::parse_event_t, Json&) {
+    too_deep = too_deep || depth > kMaxDepth;
+    return !too_deep;
+  };
+  Json json = Json::parse(text, check_depth, /*allow_exceptions=*/false);
+  if (json.is_object() && !too_deep) return json;
   return absl::InvalidArgumentError(
       absl::StrCat("tuning file ", path, " is no JSON object; remove it, and it will be made anew"));
 }
@@ -100,7 +107,7 @@ absl::Status Share(World& world, CudaRank& rank, const std::string& path, const 
   return world.Agree(phase, status, {});
 }
 
-absl::StatusOr<std::string> DriverName(int device) {
+absl::StatusOr<std::string> DeviceName(int device) {
   cudaDeviceProp properties;
   REPRISE_RETURN_IF_ERROR(kernels::CudaStatus(cudaGetDeviceProperties(&properties, device), "asking for the device"));
   int driver = 0;
@@ -111,7 +118,7 @@ absl::StatusOr<std::string> DriverName(int device) {
 
 // What choices of transports are for.
 absl::StatusOr<std::string> TunedRanks(const CudaRank& rank) {
-  REPRISE_ASSIGN_OR_RETURN(const std::string device, DriverName(rank.device()));
+  REPRISE_ASSIGN_OR_RETURN(const std::string device, DeviceName(rank.device()));
   int nccl = 0;
   REPRISE_RETURN_IF_ERROR(NcclStatus(ncclGetVersion(&nccl), "asking for NCCL's version"));
   return absl::StrCat(device, ", NCCL ", NcclVersionName(nccl), ", ", rank.size(), " ranks");
@@ -132,18 +139,22 @@ absl::StatusOr<std::string> TransportsIn(const CudaRank& rank, const std::string
                 choices.ok() ? "one or more transports" : std::string(choices.status().message()));
 }
 
-absl::Status KeepTransports(const CudaRank& rank, const std::string& path, const std::string& choices,
-                            const TransportTimes& times) {
+// What the file has then: another process may have measured meanwhile.
+absl::StatusOr<std::string> KeepTransports(const CudaRank& rank, const std::string& path, const TransportTimes& times) {
+  REPRISE_ASSIGN_OR_RETURN(const std::string kept, TransportsIn(rank, path));
+  if (!kept.empty() || times.empty()) return kept;
   REPRISE_ASSIGN_OR_RETURN(Json json, Read(path));
   REPRISE_ASSIGN_OR_RETURN(const std::string ranks, TunedRanks(rank));
   Json& entry = json[ranks] = Json::object();
+  const std::string choices = ToText(ChooseTransports(times));
   entry[kTransports] = choices;
   for (const auto& [bytes, of_size] : times) {
     for (const auto& [transport, milliseconds] : of_size) {
       entry[kMilliseconds][absl::StrCat(bytes)][std::string(Name(transport))] = milliseconds;
     }
   }
-  return Write(path, json);
+  REPRISE_RETURN_IF_ERROR(Write(path, json));
+  return choices;
 }
 
 // (c) Rank 0's text, on every rank.
@@ -158,7 +169,7 @@ absl::StatusOr<std::string> FromRank0(World& world, const CudaRank& rank, absl::
 }  // namespace
 
 absl::StatusOr<std::string> TunedDevice(int device) {
-  REPRISE_ASSIGN_OR_RETURN(const std::string name, DriverName(device));
+  REPRISE_ASSIGN_OR_RETURN(const std::string name, DeviceName(device));
   return absl::StrCat(name, ", cuBLASLt ", kernels::CublasLtVersion());
 }
 
@@ -218,11 +229,8 @@ absl::StatusOr<AutoTransports> TuneTransports(World& world, CudaRank& rank, cons
   if (text.empty()) {
     reason = absl::StrCat("measured, and kept in ", path);
     REPRISE_ASSIGN_OR_RETURN(const TransportTimes times, measure());
-    REPRISE_ASSIGN_OR_RETURN(text, FromRank0(world, rank, "choosing transports", [&]() -> absl::StatusOr<std::string> {
-                               const std::string chosen = ToText(ChooseTransports(times));
-                               if (!chosen.empty()) REPRISE_RETURN_IF_ERROR(KeepTransports(rank, path, chosen, times));
-                               return chosen;
-                             }));
+    REPRISE_ASSIGN_OR_RETURN(
+        text, FromRank0(world, rank, "choosing transports", [&] { return KeepTransports(rank, path, times); }));
   }
   if (text.empty()) return AutoTransports{.reason = "too little memory to measure others"};
   REPRISE_ASSIGN_OR_RETURN(std::vector<TransportChoice> choices, TransportChoicesFromText(text));

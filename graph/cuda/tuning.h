@@ -24,8 +24,8 @@ absl::Status LoadTuning(World& world, CudaRank& rank, const std::string& path);
 absl::StatusOr<AutoTransports> TuneTransports(World& world, CudaRank& rank, const std::string& path,
                                               const std::function<absl::StatusOr<TransportTimes>()>& measure);
 
-// (c) Rank 0 measures for what ran so far and has no choice yet, while the devices copy to each other where they can, and
-// adds what the file still lacks; every rank gets its choices, so that no vote needs them.
+// (c) Rank 0 measures for what ran so far and has no choice yet, while the devices copy to each other where they can,
+// and adds what the file still lacks; every rank gets its choices, so that no vote needs them.
 absl::Status Tune(World& world, CudaRank& rank, const std::string& path);
 
 }  // namespace reprise::internal

@@ -162,55 +162,9 @@ TEST_P(ConformanceTest, CollectivesOfExchangesAddUpInRankOrder) {
   }
 }
 
-// Linear maps of these widths, a unit each, then cross-entropy.
-struct Chain {
-  Model model;
-  ComputeTable compute;
-};
-
-Chain MakeChain(const std::vector<int64_t>& widths) {
-  constexpr int64_t kRows = 8;
-  Chain chain;
-  ModelBuilder b;
-  TensorId x = b.AddInput({.name = "x", .shape = {kRows, widths[0]}, .dtype = DType::kFloat32});
-  const TensorId labels = b.AddInput({.name = "labels", .shape = {kRows}, .dtype = DType::kInt32});
-  for (size_t i = 1; i < widths.size(); ++i) {
-    const UnitId unit = b.AddUnit(absl::StrCat("u", i));
-    const ParameterId w = b.AddParameter(
-        unit, {.name = absl::StrCat("w", i), .shape = {widths[i], widths[i - 1]}, .dtype = DType::kFloat32});
-    const TensorId y =
-        b.AddActivation({.name = absl::StrCat("y", i), .shape = {kRows, widths[i]}, .dtype = DType::kFloat32});
-    const CallId call =
-        b.AddCall({.name = absl::StrCat("linear", i), .units = {unit}, .inputs = {x}, .outputs = {y}, .saved = {x}});
-    chain.compute[call] = {
-        [=](ComputeContext& c) {
-          return kernels::Linear<float>(c.stream(), c.input<float>(x), c.parameter<float>(w), c.output<float>(y));
-        },
-        [=](ComputeContext& c) {
-          return kernels::LinearBackward<float, float>(c.stream(), c.output_gradient<float>(y), c.saved<const float>(x),
-                                                       c.parameter<float>(w), c.input_gradient<float>(x),
-                                                       c.parameter_gradient<float>(w));
-        }};
-    x = y;
-  }
-  const TensorId loss = b.AddOutput({.name = "loss", .shape = {}, .dtype = DType::kFloat32});
-  chain.compute[b.AddCall({.name = "loss", .inputs = {x, labels}, .outputs = {loss}, .saved = {x, labels}})] = {
-      [=](ComputeContext& c) {
-        return kernels::CrossEntropy<float>(c.stream(), c.input<float>(x), c.input<int32_t>(labels),
-                                            c.output<float>(loss));
-      },
-      [=](ComputeContext& c) {
-        return kernels::CrossEntropyBackward<float>(c.stream(), c.output_gradient<float>(loss), c.saved<const float>(x),
-                                                    c.saved<const int32_t>(labels), c.input_gradient<float>(x));
-      }};
-  b.SetLoss(loss);
-  chain.model = *b.Build();
-  return chain;
-}
-
 // Each unit's sum is, bit for bit, what it is where all units have its transport.
 TEST_P(ConformanceTest, CollectivesOfSeveralTransportsGiveWhatEachGives) {
-  const Chain chain = MakeChain({32, 64, 16, 96, 8, 4});
+  const LinearChain chain = MakeLinearChain({32, 64, 16, 96, 8, 4});
   const auto sums = [&](const PlanOptions& options) -> absl::StatusOr<std::vector<std::string>> {
     REPRISE_ASSIGN_OR_RETURN(const Plan plan, PlanTraining(chain.model, ranks(), options));
     REPRISE_ASSIGN_OR_RETURN(const std::unique_ptr<PlanRunner> runner,
@@ -240,7 +194,8 @@ TEST_P(ConformanceTest, CollectivesOfSeveralTransportsGiveWhatEachGives) {
     if (absl::IsUnavailable(bytes.status())) continue;  // the machine lacks the transport
     REPRISE_ASSERT_OK_AND_ASSIGN(uniform[transport], bytes);
   }
-  if (ranks() > 1 && uniform.contains(Transport::kCopyEngine)) {
+  if (uniform.size() < 3) GTEST_SKIP() << "this machine lacks transports";
+  if (ranks() > 1) {
     EXPECT_NE(uniform[Transport::kDefault], uniform[Transport::kCopyEngine]) << "so that a wrong one would be seen";
   }
   const std::vector<std::vector<TransportChoice>> mixes = {
@@ -249,13 +204,15 @@ TEST_P(ConformanceTest, CollectivesOfSeveralTransportsGiveWhatEachGives) {
       {{4000, Transport::kCopyEngine}},
       {{0, Transport::kSymmetric}, {500, Transport::kDefault}, {7000, Transport::kCopyEngine}}};
   for (const std::vector<TransportChoice>& mix : mixes) {
-    if (uniform.size() < 3) continue;
     REPRISE_ASSERT_OK_AND_ASSIGN(const Plan plan, PlanTraining(chain.model, ranks(), {.transport_choices = mix}));
     REPRISE_ASSERT_OK_AND_ASSIGN(const std::vector<std::string> bytes, sums({.transport_choices = mix}));
     std::set<Transport> used;
     for (size_t u = 0; u < bytes.size(); ++u) {
       const Transport transport = TransportOf(plan, UnitId(static_cast<int64_t>(u)));
       used.insert(transport);
+      // In windows NCCL may add the parts of three ranks or more in another order.
+      const bool by_nccl = world_->local_ranks().size() == 1;
+      if (transport == Transport::kDefault && by_nccl && ranks() > 2) continue;
       EXPECT_EQ(bytes[u], uniform[transport][u]) << ToText(mix) << ": unit " << u << " by " << Name(transport);
     }
     EXPECT_GT(used.size(), 1u) << ToText(mix);

@@ -87,6 +87,47 @@ Classifier MakeClassifier(int units, DType dtype) {
   return result;
 }
 
+LinearChain MakeLinearChain(const std::vector<int64_t>& widths) {
+  LinearChain chain;
+  ModelBuilder b;
+  chain.x = b.AddInput({.name = "x", .shape = {kChainRows, widths[0]}, .dtype = DType::kFloat32});
+  chain.labels = b.AddInput({.name = "labels", .shape = {kChainRows}, .dtype = DType::kInt32});
+  TensorId x = chain.x;
+  const TensorId labels = chain.labels;
+  for (size_t i = 1; i < widths.size(); ++i) {
+    const UnitId unit = b.AddUnit(absl::StrCat("u", i));
+    const ParameterId w = b.AddParameter(
+        unit, {.name = absl::StrCat("w", i), .shape = {widths[i], widths[i - 1]}, .dtype = DType::kFloat32});
+    const TensorId y =
+        b.AddActivation({.name = absl::StrCat("y", i), .shape = {kChainRows, widths[i]}, .dtype = DType::kFloat32});
+    const CallId call =
+        b.AddCall({.name = absl::StrCat("linear", i), .units = {unit}, .inputs = {x}, .outputs = {y}, .saved = {x}});
+    chain.compute[call] = {
+        [=](ComputeContext& c) {
+          return kernels::Linear<float>(c.stream(), c.input<float>(x), c.parameter<float>(w), c.output<float>(y));
+        },
+        [=](ComputeContext& c) {
+          return kernels::LinearBackward<float, float>(c.stream(), c.output_gradient<float>(y), c.saved<const float>(x),
+                                                       c.parameter<float>(w), c.input_gradient<float>(x),
+                                                       c.parameter_gradient<float>(w));
+        }};
+    x = y;
+  }
+  const TensorId loss = b.AddOutput({.name = "loss", .shape = {}, .dtype = DType::kFloat32});
+  chain.compute[b.AddCall({.name = "loss", .inputs = {x, labels}, .outputs = {loss}, .saved = {x, labels}})] = {
+      [=](ComputeContext& c) {
+        return kernels::CrossEntropy<float>(c.stream(), c.input<float>(x), c.input<int32_t>(labels),
+                                            c.output<float>(loss));
+      },
+      [=](ComputeContext& c) {
+        return kernels::CrossEntropyBackward<float>(c.stream(), c.output_gradient<float>(loss), c.saved<const float>(x),
+                                                    c.saved<const int32_t>(labels), c.input_gradient<float>(x));
+      }};
+  b.SetLoss(loss);
+  chain.model = *b.Build();
+  return chain;
+}
+
 float ClassifierParameter(ParameterId parameter, int64_t element) {
   return static_cast<float>((element * 7 + parameter.value() * 3) % 17 - 8) / 32;
 }

@@ -42,6 +42,15 @@ Classifier MakeClassifier(int units, DType dtype);
 float ClassifierParameter(ParameterId parameter, int64_t element);
 double ClassifierInput(int rank, int64_t microbatch, TensorId tensor, int64_t element);
 
+// Linear maps of these widths, a unit each, in fp32, then cross-entropy over kChainRows rows.
+struct LinearChain {
+  Model model;
+  ComputeTable compute;
+  TensorId x, labels;
+};
+inline constexpr int64_t kChainRows = 8;
+LinearChain MakeLinearChain(const std::vector<int64_t>& widths);
+
 class ConformanceTest : public ::testing::TestWithParam<Backend> {
  protected:
   void SetUp() override;

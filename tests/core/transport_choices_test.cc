@@ -79,7 +79,8 @@ TEST(TransportChoicesTest, AreTextAndBack) {
   }
   EXPECT_EQ(TransportChoicesFromText("0:default").value(), TransportChoicesFromText("default").value());
   EXPECT_THAT(TransportChoicesFromText("auto").value(), ::testing::IsEmpty());
-  for (const char* text : {"", "none", "default,", "x:default", "1:2:default", "default:4", "4:auto", "4294967296",
+  for (const char* text : {"", "none", "default,", "x:default", "1:2:default", " 7:default", "7 :default", "+7:default",
+                           "-0:default", ":default", "default:4", "4:auto", "4294967296",
                            "99999999999999999999:default", "symmetric,copy_engine", "8:symmetric,7:default"}) {
     EXPECT_THAT(TransportChoicesFromText(text),
                 testing::StatusIs(absl::StatusCode::kInvalidArgument, ::testing::HasSubstr("; give ")))

@@ -168,6 +168,31 @@ std::vector<Mistake> FormMistakes() {
       form("TransportOfAnotherUnit",
            Two([](TwoUnits& t) { std::get<AllGather>(At(t.plan, 0, 1).command).transport = Transport::kSymmetric; }),
            {"#1 ", "has transport symmetric, but its unit has default"}),
+      form("TransportOfAnotherUnitThroughout", Two([](TwoUnits& t) {
+             for (ScheduledCommand& command : t.plan.schedules[0].commands) {
+               if (auto* reduce = std::get_if<ReduceScatter>(&command.command))
+                 reduce->transport = Transport::kSymmetric;
+               if (auto* sum = std::get_if<Accumulate>(&command.command)) sum->transport = Transport::kSymmetric;
+             }
+           }),
+           {"has transport symmetric, but its unit has default"}),
+      whole("TransportBesideChoices", Two([](TwoUnits& t) {
+              t.plan.options.transport = Transport::kDefault;
+              t.plan.options.transport_choices = {{0, Transport::kDefault}};
+            }),
+            {"both a transport and choices"}),
+      whole("TransportChoicesOutOfOrder", Two([](TwoUnits& t) {
+              t.plan.options.transport_choices = {{9, Transport::kDefault}, {3, Transport::kDefault}};
+            }),
+            {"transport_choices are not transports by ascending bytes"}),
+      whole("TransportChoicesOfNone", Two([](TwoUnits& t) {
+              t.plan.options.transport_choices = {{9, static_cast<Transport>(77)}};
+            }),
+            {"transport_choices are not transports by ascending bytes"}),
+      whole("TransportChoicesOfAuto", Two([](TwoUnits& t) {
+              t.plan.options.transport_choices = {{9, Transport::kAuto}};
+            }),
+            {"transport_choices are not transports by ascending bytes"}),
       form("UnknownBuffer", Two([](TwoUnits& t) { At(t.plan, 0, 2).uses[0].buffer = BufferId(99); }),
            {"#2 ", "buffer 99"}),
       form("UnknownParameter", Two([](TwoUnits& t) { At(t.plan, 0, 2).uses[0].id = 2; }), {"#2 ", "g0", "parameter 2"}),

@@ -36,6 +36,7 @@ class ForwardingWorld : public World {
     return inner_->ExchangeBytes(one_per_local_rank);
   }
   void TellFailure(const absl::Status& status) override { inner_->TellFailure(status); }
+  AutoTransports auto_transports() const override { return inner_->auto_transports(); }
   absl::Status Tune() override { return inner_->Tune(); }
   absl::StatusOr<std::unique_ptr<Recorder>> NewRecorder(Execution execution,
                                                         std::shared_ptr<const Bindings> bindings) override {

@@ -168,9 +168,10 @@ TEST(HostReplayTest, SaysWhatIsBlockedInsteadOfHanging) {
                                  RecordSchedule(plan, plan.schedules[0], *recorder));
     EXPECT_THAT(
         executable->Replay(),
-        StatusIs(absl::StatusCode::kFailedPrecondition,
-                 AllOf(HasSubstr("lane compute stands at #2 end, which waits for #1 all_gather u0 slot 0 default"),
-                       HasSubstr("lane all_gather stands at #1 all_gather u0 slot 0 default, which waits for #2 end"))));
+        StatusIs(
+            absl::StatusCode::kFailedPrecondition,
+            AllOf(HasSubstr("lane compute stands at #2 end, which waits for #1 all_gather u0 slot 0 default"),
+                  HasSubstr("lane all_gather stands at #1 all_gather u0 slot 0 default, which waits for #2 end"))));
   }
 }
 

@@ -25,6 +25,7 @@ class OneRank : public World {
   int size() const override { return size_; }
   absl::Span<const int> local_ranks() const override { return ranks_; }
   absl::StatusOr<std::shared_ptr<MemoryBlock>> Allocate(MemoryKind, int64_t) override { return Unused(); }
+  AutoTransports auto_transports() const override { return {}; }
   absl::Status CopyToRank(int, void*, const void*, int64_t) override { return Unused(); }
   absl::Status CopyToHost(int, void*, const void*, int64_t) override { return Unused(); }
   absl::Status FillBytes(int, void*, uint8_t, int64_t) override { return Unused(); }

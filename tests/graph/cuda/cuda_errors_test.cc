@@ -1,5 +1,8 @@
 // What goes wrong on one of two ranks is told on both, and neither hangs.
+#include <unistd.h>
+
 #include <cuda_runtime_api.h>
+#include <cstdio>
 
 #include "graph/cuda/driver_api.h"
 #include "reprise/graph/train_session.h"
@@ -135,21 +138,34 @@ TEST(CudaErrorsDeviceTest, ATuningFileOnOneRankAloneIsNamedOnBoth) {
                              HasSubstr("CudaWorldOptions::tuning_file"))));
 }
 
-class CudaTransportErrorsTest : public ::testing::TestWithParam<Transport> {};
+struct TransportErrors {
+  std::string name;
+  Transport transport = Transport::kDefault;
+  std::string tuning_file = {};  // with which the world asks whether devices can use each other's memory
+};
+
+class CudaTransportErrorsTest : public ::testing::TestWithParam<TransportErrors> {};
 
 INSTANTIATE_TEST_SUITE_P(All, CudaTransportErrorsTest,
                          // Last the one after which a rank is much later than the other.
-                         ::testing::Values(Transport::kDefault, Transport::kCopyEngine, Transport::kSymmetric),
-                         [](const auto& info) { return std::string(Name(info.param)); });
+                         ::testing::Values(TransportErrors{"default", Transport::kDefault},
+                                           TransportErrors{
+                                               "default_in_a_tuned_world", Transport::kDefault,
+                                               absl::StrCat(::testing::TempDir(), "/errors-", getpid(), ".json")},
+                                           TransportErrors{"copy_engine", Transport::kCopyEngine},
+                                           TransportErrors{"symmetric", Transport::kSymmetric}),
+                         [](const auto& info) { return info.param.name; });
 
 TEST_P(CudaTransportErrorsTest, ARankThatNeverReplaysIsReportedAtTheDeadline) {
   REPRISE_ASSERT_OK_AND_ASSIGN(const LaunchEnvironment launch, DetectLaunch());
   CudaWorldOptions options;
   options.deadline = absl::Seconds(5);
+  options.tuning_file = GetParam().tuning_file;
   REPRISE_ASSERT_OK_AND_ASSIGN(std::shared_ptr<World> world, CreateCudaWorld(launch, options));
+  std::remove(options.tuning_file.c_str());
   const Classifier classifier = MakeClassifier(2, DType::kBFloat16);
   REPRISE_ASSERT_OK_AND_ASSIGN(const Plan plan,
-                               PlanTraining(classifier.model, world->size(), {.transport = GetParam()}));
+                               PlanTraining(classifier.model, world->size(), {.transport = GetParam().transport}));
   REPRISE_ASSERT_OK_AND_ASSIGN(std::unique_ptr<PlanRunner> runner,
                                PlanRunner::Create(world, plan, classifier.compute, ClassifierParameter));
   ASSERT_THAT(runner->RunStep(1, ClassifierInput), IsOk());
@@ -168,10 +184,10 @@ TEST_P(CudaTransportErrorsTest, ARankThatNeverReplaysIsReportedAtTheDeadline) {
     world.reset();
     EXPECT_LT(absl::Now() - start, absl::Seconds(10));
     // Rank 1 still writes to this process's memory, see below.
-    if (GetParam() == Transport::kSymmetric) absl::SleepFor(kRank1Late + kRank1Time - (absl::Now() - begin));
+    if (GetParam().transport == Transport::kSymmetric) absl::SleepFor(kRank1Late + kRank1Time - (absl::Now() - begin));
   } else {
     absl::SleepFor(kRank1Late);
-    if (GetParam() != Transport::kSymmetric) return;
+    if (GetParam().transport != Transport::kSymmetric) return;
     // NCCL's collectives on windows cannot be made to leave the device: rank 0 has left theirs, and all that they use,
     // to it. Now they end, long before this rank would give up because rank 0 is gone.
     for (int i = 0; i < 20; ++i) ASSERT_THAT(runner->Replay(plan.first), IsOk());

@@ -224,7 +224,9 @@ TEST_F(CudaTuningTest, AFileThatIsNoneIsRefusedByName) {
                 StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("no JSON object")));
     return;
   }
-  for (const char* text : {"", "[]", "{\"a\": ", "no JSON"}) {
+  const std::string deep = absl::StrCat("{\"a\": ", std::string(100000, '['), std::string(100000, ']'), "}");
+  for (const std::string& text : {deep, std::string(), std::string("[]"), std::string("{\"a\": "),
+                                  std::string("no JSON"), std::string("{\"\xff\": 1}")}) {
     Write(text);
     EXPECT_THAT(NewCudaWorld({.tuning_file = path_}),
                 StatusIs(absl::StatusCode::kInvalidArgument, AllOf(HasSubstr(path_), HasSubstr("no JSON object"))));

@@ -51,7 +51,7 @@ struct PlanOptions {
   DType master = DType::kFloat32;      // sessions set it from their ShardedParameters
   int optimizer_states = 2;            // fp32 values kept per master element, 0 to 16; sessions set it
   // What kAuto stands for, by ascending unit_bytes; units smaller than the first use kDefault. Where there is none
-  // sessions take those of their world, see World::transport_choices.
+  // sessions take those of their world, see World::auto_transports.
   std::vector<TransportChoice> transport_choices = {};
 
   friend bool operator==(const PlanOptions&, const PlanOptions&) = default;
@@ -197,7 +197,7 @@ std::string ToText(const Plan& plan);
 absl::StatusOr<std::string> ToJson(const Plan& plan, int microbatches);
 // Graphviz: one cluster per schedule, one column per lane, an edge per wait coloured by reason.
 std::string ToDot(const Plan& plan);
-// One command as in the text form, without uses and waits: "all_gather u0 slot 1".
+// One command as in the text form, without uses and waits: "all_gather u0 slot 1 default".
 std::string Describe(const Plan& plan, const Command& command);
 
 }  // namespace reprise

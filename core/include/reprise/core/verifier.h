@@ -15,7 +15,8 @@ namespace reprise {
 //   kForm:    ids in range, waits name earlier commands, Begin first and End last on the compute lane, each
 //             communicator's commands on one lane, uses inside their buffers, buffers inside their storage,
 //             values of enumerations that exist, sizes that are not negative and whose sums fit an int64; every
-//             reduction accumulated once, at its microbatch, with partial norms of each group in a place of its own.
+//             reduction accumulated once, at its microbatch, with partial norms of each group in a place of its own;
+//             every command of a unit has the transport that the options give the unit.
 //   kData:    every pair of conflicting uses of one buffer is ordered; every read finds its bytes written.
 //   kOrder:   slots hold one copy at a time; no gather runs ahead of the prefetch depth.
 //   kFork:    every lane's first command follows Begin.

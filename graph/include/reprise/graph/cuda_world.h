@@ -30,7 +30,8 @@ struct CudaWorldOptions {
   // with the same file give the same results bit for bit. Empty: cuBLASLt's first choice, the same in every run.
   //
   // The file also keeps what PlanOptions::transport = kAuto stands for, by GPU, driver, version of NCCL and number of
-  // ranks. Where it lacks that, the world measures small models on each transport when it is made, about 3 s.
+  // ranks. Where it lacks that, small models are measured on each transport when the world is made, on communicators of
+  // their own: about 8 s, and up to half of the free memory meanwhile.
   std::string tuning_file = {};
 };
 
@@ -40,15 +41,16 @@ struct CudaWorldOptions {
 // Errors, on every rank that can be told: Unavailable without a device or if a rank does not appear or goes away;
 // DeadlineExceeded; FailedPrecondition, naming both sides, if ranks share a device or differ in NCCL's version or
 // settings, if only some have a tuning file, or if `stream` is being captured; InvalidArgument for options out of range
-// or a tuning file that is none; Unavailable for one that cannot be read. Sessions return Unavailable if it cannot be
-// written.
+// or a tuning file that is none; Unavailable for one that cannot be read. Unavailable if it cannot be
+// written, here or from sessions.
 //
 // Device memory beyond what is asked for: see World::memory(). Replay returns once the graph is launched. A rank that
 // dies makes the waits of the others end with Unavailable; the world is then of no further use.
 //
 // The transports kSymmetric and kCopyEngine need NCCL 2.28.7 or later and all ranks on one host; recording is otherwise
-// Unavailable on every rank, and kAuto stands for kDefault. While a collective of kSymmetric waits for a rank that is
-// gone nothing makes it leave the device: what it uses is not given back before the process ends.
+// Unavailable on every rank, and kAuto stands for kDefault. While a collective of kSymmetric, or one of
+// kDefault beside others, waits for a rank that is gone nothing makes it leave the device: what it uses is not given
+// back before the process ends.
 absl::StatusOr<std::shared_ptr<World>> CreateCudaWorld(const LaunchEnvironment& launch,
                                                        const CudaWorldOptions& options = {});
 

@@ -94,7 +94,7 @@ class World {
                                                                 std::shared_ptr<const Bindings> bindings) = 0;
 
   // The same on all ranks, for as long as the world lives. Sessions whose options are kAuto, without choices, use it.
-  virtual AutoTransports auto_transports() const { return {.reason = "host ranks have no transports to choose from"}; }
+  virtual AutoTransports auto_transports() const = 0;
 
   // (c) Between a warm-up and recording: chooses among kernels that do the same the quickest for what ran so far. What
   // runs or is recorded from then on uses these, so its results may differ in rounding from those before. Sessions call
