@@ -76,7 +76,7 @@ class Gaps {
 
 int64_t LivePoints(const IntervalItem& item) {
   int64_t points = 0;
-  for (const Interval& interval : item.intervals) points += interval.end - interval.begin + 1;
+  for (const PointInterval& interval : item.intervals) points += interval.end - interval.begin + 1;
   return points;
 }
 
@@ -85,8 +85,8 @@ void Stack(const std::vector<IntervalItem>& items, std::vector<int32_t> longs, S
                    [&](int32_t a, int32_t b) { return LivePoints(items[a]) > LivePoints(items[b]); });
   for (const int32_t i : longs) {
     int64_t& offset = placement.offsets[i];
-    for (const Interval& interval : items[i].intervals) offset = std::max(offset, skyline.Highest(interval));
-    for (const Interval& interval : items[i].intervals) skyline.Raise(interval, offset + items[i].bytes);
+    for (const PointInterval& interval : items[i].intervals) offset = std::max(offset, skyline.Highest(interval));
+    for (const PointInterval& interval : items[i].intervals) skyline.Raise(interval, offset + items[i].bytes);
   }
 }
 
@@ -94,7 +94,7 @@ void FillInTimeOrder(const std::vector<IntervalItem>& items, std::vector<int32_t
                      Placement& placement) {
   // Of those that begin together the longest is lowest, so that what is freed first is on top.
   const auto key = [&](int32_t i) {
-    const Interval& interval = items[i].intervals.front();
+    const PointInterval& interval = items[i].intervals.front();
     return std::pair(interval.begin, -interval.end);
   };
   std::stable_sort(shorts.begin(), shorts.end(), [&](int32_t a, int32_t b) { return key(a) < key(b); });
@@ -102,7 +102,7 @@ void FillInTimeOrder(const std::vector<IntervalItem>& items, std::vector<int32_t
   using End = std::pair<int32_t, int32_t>;  // point, item
   std::priority_queue<End, std::vector<End>, std::greater<End>> live;
   for (const int32_t i : shorts) {
-    const Interval& interval = items[i].intervals.front();
+    const PointInterval& interval = items[i].intervals.front();
     for (; !live.empty() && live.top().first < interval.begin; live.pop()) {
       const int32_t ended = live.top().second;
       gaps.Free(placement.offsets[ended], items[ended].bytes);

@@ -14,7 +14,7 @@ namespace reprise::internal {
 // Items whose intervals have a point in common share no byte.
 struct IntervalItem {
   int64_t bytes = 0;
-  absl::InlinedVector<Interval, 1> intervals = {};
+  absl::InlinedVector<PointInterval, 1> intervals = {};
 };
 
 // Items that last for more than `longest_short` points, or have several intervals, are stacked first, longest at the

@@ -25,7 +25,7 @@ std::vector<IntervalItem> ToIntervals(const std::vector<Item>& items, const std:
     IntervalItem& item = result.emplace_back();
     item.bytes = items[i].bytes;
     for (const Span& span : items[i].spans) {
-      Interval interval = {span.begin, span.begin};
+      PointInterval interval = {span.begin, span.begin};
       for (int lane = 0; lane < kNumLanes; ++lane) {
         if (begins[lane]) interval.end = std::max(interval.end, span.until[lane]);
       }
@@ -38,7 +38,7 @@ std::vector<IntervalItem> ToIntervals(const std::vector<Item>& items, const std:
 // Time run backwards: what was placed as it begins is placed as it ends.
 std::vector<IntervalItem> Reversed(std::vector<IntervalItem> items, int32_t num_points) {
   for (IntervalItem& item : items) {
-    for (Interval& interval : item.intervals) {
+    for (PointInterval& interval : item.intervals) {
       interval = {num_points - 1 - interval.end, num_points - 1 - interval.begin};
     }
   }
@@ -48,7 +48,7 @@ std::vector<IntervalItem> Reversed(std::vector<IntervalItem> items, int32_t num_
 int64_t MostLiveBytes(const std::vector<IntervalItem>& items, int32_t num_points) {
   std::vector<int64_t> changes(num_points + 1, 0);
   for (const IntervalItem& item : items) {
-    for (const Interval& interval : item.intervals) {
+    for (const PointInterval& interval : item.intervals) {
       changes[interval.begin] += item.bytes;
       changes[interval.end + 1] -= item.bytes;
     }

@@ -29,7 +29,7 @@ void AppendRight(std::string& out, absl::string_view text, size_t width) {
 size_t Width(size_t width, absl::string_view text) { return std::max(width, text.size()); }
 
 // Where a range ends. Unsigned, because the text must also show plans that Verify refuses.
-int64_t End(int64_t first, int64_t count) {
+int64_t EndOf(int64_t first, int64_t count) {
   return static_cast<int64_t>(static_cast<uint64_t>(first) + static_cast<uint64_t>(count));
 }
 
@@ -119,7 +119,7 @@ class PlanWriter {
                         group.num_elements, ":");
         for (const PlacedParameter& placed : group.parameters) {
           absl::StrAppend(&out_, " ", internal::ParameterName(plan_, placed.parameter), " [", placed.first_element,
-                          ", ", End(placed.first_element, placed.num_elements), ")");
+                          ", ", EndOf(placed.first_element, placed.num_elements), ")");
         }
         EndLine(out_);
       }
@@ -152,7 +152,7 @@ class PlanWriter {
       const Buffer& buffer = plan_.buffers[b];
       label_width = Width(label_width, labels_[b]);
       begin_width = Width(begin_width, absl::StrCat("[", buffer.offset, ","));
-      end_width = Width(end_width, absl::StrCat(End(buffer.offset, buffer.num_bytes), ")"));
+      end_width = Width(end_width, absl::StrCat(EndOf(buffer.offset, buffer.num_bytes), ")"));
     }
     out_ += "\nbuffers (ranges in bytes of their storage)\n";
     for (size_t b = 0; b < plan_.buffers.size(); ++b) {
@@ -162,7 +162,7 @@ class PlanWriter {
       AppendLeft(out_, Name(buffer.storage), kWordWidth);
       AppendRight(out_, absl::StrCat("[", buffer.offset, ","), begin_width);
       out_.pop_back();
-      AppendRight(out_, absl::StrCat(End(buffer.offset, buffer.num_bytes), ")"), end_width);
+      AppendRight(out_, absl::StrCat(EndOf(buffer.offset, buffer.num_bytes), ")"), end_width);
       EndLine(out_);
     }
   }
@@ -219,7 +219,7 @@ class PlanWriter {
         absl::StrAppend(&line, label);
         const size_t buffer = static_cast<size_t>(use.buffer.value());
         if (buffer >= plan_.buffers.size() || use.offset != 0 || use.num_bytes != plan_.buffers[buffer].num_bytes) {
-          absl::StrAppend(&line, " [", use.offset, ", ", End(use.offset, use.num_bytes), ")");
+          absl::StrAppend(&line, " [", use.offset, ", ", EndOf(use.offset, use.num_bytes), ")");
         }
         first = false;
       }

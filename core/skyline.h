@@ -9,7 +9,7 @@
 namespace reprise::internal {
 
 // Both ends included.
-struct Interval {
+struct PointInterval {
   int32_t begin = 0, end = 0;
 };
 
@@ -21,25 +21,25 @@ class Skyline {
   }
 
   // The greatest height in the interval.
-  int64_t Highest(const Interval& interval) const {
+  int64_t Highest(const PointInterval& interval) const {
     return highest_.empty() ? 0 : Highest(1, 0, leaves_ - 1, interval);
   }
   // Makes every height in the interval at least `height`.
-  void Raise(const Interval& interval, int64_t height) {
+  void Raise(const PointInterval& interval, int64_t height) {
     highest_.resize(2 * leaves_);
     raised_.resize(2 * leaves_);
     Raise(1, 0, leaves_ - 1, interval, height);
   }
 
  private:
-  int64_t Highest(int32_t branch, int32_t first, int32_t last, const Interval& interval) const {
+  int64_t Highest(int32_t branch, int32_t first, int32_t last, const PointInterval& interval) const {
     if (interval.begin <= first && last <= interval.end) return highest_[branch];
     if (interval.end < first || last < interval.begin) return 0;
     const int32_t middle = first + (last - first) / 2;
     return std::max({raised_[branch], Highest(2 * branch, first, middle, interval),
                      Highest(2 * branch + 1, middle + 1, last, interval)});
   }
-  void Raise(int32_t branch, int32_t first, int32_t last, const Interval& interval, int64_t height) {
+  void Raise(int32_t branch, int32_t first, int32_t last, const PointInterval& interval, int64_t height) {
     if (interval.end < first || last < interval.begin) return;
     highest_[branch] = std::max(highest_[branch], height);
     if (interval.begin <= first && last <= interval.end) {

@@ -10,7 +10,7 @@ namespace reprise::internal {
 namespace {
 
 // The commands from the first assignment of a buffer to the last use before its bytes hold nothing of value.
-struct Life {
+struct ValueLife {
   BufferId buffer;
   LaneCommands first = {}, last = {};  // by lane
 
@@ -18,7 +18,7 @@ struct Life {
     if (!At(first, lane).valid()) At(first, lane) = command;
     At(last, lane) = command;
   }
-  void Append(const Life& next) {
+  void Append(const ValueLife& next) {
     for (int lane = 0; lane < kNumLanes; ++lane) {
       if (!first[lane].valid()) first[lane] = next.first[lane];
       last[lane] = std::max(last[lane], next.last[lane]);
@@ -37,7 +37,7 @@ struct Life {
 struct UnorderedPair {
   CommandId earlier, later;
 };
-UnorderedPair FindUnordered(const CommandOrder& order, const Life& earlier, const Life& later) {
+UnorderedPair FindUnordered(const CommandOrder& order, const ValueLife& earlier, const ValueLife& later) {
   for (const CommandId first : later.first) {
     if (!first.valid()) continue;
     const CommandId last = order.FirstNotBefore(earlier.last, first);
@@ -106,10 +106,10 @@ std::vector<bool> FindStarts(const CheckedSchedule& schedule, BufferId buffer,
 // A life that could start while the one before it may still run is one life with it, so that the lives of one buffer
 // are ordered.
 void AddLives(const CheckedSchedule& schedule, BufferId buffer, const std::vector<ByteRange>& held_at_start,
-              const std::vector<ByteRange>& held_at_end, std::vector<Life>& lives) {
+              const std::vector<ByteRange>& held_at_end, std::vector<ValueLife>& lives) {
   const absl::Span<const UseAt> uses = schedule.UsesOf(buffer);
   const std::vector<bool> starts = FindStarts(schedule, buffer, held_at_end);
-  std::vector<Life> found(1, Life{.buffer = buffer});
+  std::vector<ValueLife> found(1, ValueLife{.buffer = buffer});
   if (!held_at_start.empty()) found.back().Add(Lane::kCompute, schedule.first_command());
   for (size_t i = 0; i < uses.size(); ++i) {
     if (starts[i] && found.back().start().valid()) found.push_back({.buffer = buffer});
@@ -118,7 +118,7 @@ void AddLives(const CheckedSchedule& schedule, BufferId buffer, const std::vecto
   if (!held_at_end.empty()) found.back().Add(Lane::kCompute, schedule.last_command());
   if (!found.back().start().valid()) return;
   const size_t first = lives.size();
-  for (Life life : found) {
+  for (ValueLife life : found) {
     while (lives.size() > first && FindUnordered(schedule.order(), lives.back(), life).later.valid()) {
       lives.back().Append(life);
       life = lives.back();
@@ -128,16 +128,17 @@ void AddLives(const CheckedSchedule& schedule, BufferId buffer, const std::vecto
   }
 }
 
-std::vector<Life> FindLives(const CheckedSchedule& schedule) {
+std::vector<ValueLife> FindLives(const CheckedSchedule& schedule) {
   const Plan& plan = schedule.plan();
   const std::vector<std::vector<ByteRange>> at_start = HeldBytes(plan, schedule.schedule().start);
   const std::vector<std::vector<ByteRange>> at_end = HeldBytes(plan, schedule.schedule().end);
-  std::vector<Life> lives;
+  std::vector<ValueLife> lives;
   for (size_t i = 0; i < plan.buffers.size(); ++i) {
     if (!IsTransient(plan.buffers[i].storage) || plan.buffers[i].num_bytes == 0) continue;
     AddLives(schedule, BufferId(static_cast<int64_t>(i)), at_start[i], at_end[i], lives);
   }
-  std::stable_sort(lives.begin(), lives.end(), [](const Life& a, const Life& b) { return a.start() < b.start(); });
+  std::stable_sort(lives.begin(), lives.end(),
+                   [](const ValueLife& a, const ValueLife& b) { return a.start() < b.start(); });
   return lives;
 }
 
@@ -176,14 +177,14 @@ absl::Status CheckPersistentBuffers(const Plan& plan) {
 // is enough: a life that is ordered after the latest one is ordered after all that this one was ordered after.
 absl::Status CheckLives(const CheckedSchedule& schedule) {
   const Plan& plan = schedule.plan();
-  const std::vector<Life> lives = FindLives(schedule);
+  const std::vector<ValueLife> lives = FindLives(schedule);
   for (const Storage storage : {Storage::kCommunicating, Storage::kLocal}) {
-    ByteMap<const Life*> latest(plan.memory.num_bytes[static_cast<int>(storage)], nullptr);
-    for (const Life& life : lives) {
+    ByteMap<const ValueLife*> latest(plan.memory.num_bytes[static_cast<int>(storage)], nullptr);
+    for (const ValueLife& life : lives) {
       const Buffer& buffer = plan.buffer(life.buffer);
       if (buffer.storage != storage) continue;
       absl::Status status;
-      latest.Visit(buffer.offset, buffer.offset + buffer.num_bytes, [&](int64_t, int64_t, const Life* before) {
+      latest.Visit(buffer.offset, buffer.offset + buffer.num_bytes, [&](int64_t, int64_t, const ValueLife* before) {
         if (!status.ok() || before == nullptr || before->buffer == life.buffer) return;
         const UnorderedPair pair = FindUnordered(schedule.order(), *before, life);
         if (!pair.later.valid()) return;

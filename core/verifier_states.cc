@@ -11,7 +11,7 @@
 namespace reprise::internal {
 namespace {
 
-absl::string_view UnitName(const Plan& plan, UnitId unit) { return plan.model.unit(unit).name; }
+absl::string_view NameOfUnit(const Plan& plan, UnitId unit) { return plan.model.unit(unit).name; }
 
 // ---- one schedule ----
 
@@ -50,12 +50,12 @@ absl::Status CheckEndResidents(const CheckedSchedule& schedule) {
   const Slots<Copy> slots = WeightSlots(schedule);
   for (const Resident& resident : schedule.schedule().end.residents) {
     const absl::Span<const Copy> copies = InSlot(slots, resident.slot);
-    const absl::string_view unit = UnitName(schedule.plan(), resident.unit);
+    const absl::string_view unit = NameOfUnit(schedule.plan(), resident.unit);
     if (copies.empty() || copies.back().unit != resident.unit || copies.back().buffer != resident.buffer) {
       return absl::InternalError(
           absl::StrCat("the end state says that ", unit, " is resident in weight slot ", resident.slot, " as ",
                        schedule.plan().buffer(resident.buffer).name, ", but the slot ends with ",
-                       copies.empty() ? "nothing" : UnitName(schedule.plan(), copies.back().unit)));
+                       copies.empty() ? "nothing" : NameOfUnit(schedule.plan(), copies.back().unit)));
     }
     if (!copies.back().gather.valid()) continue;
     REPRISE_RETURN_IF_ERROR(
@@ -77,7 +77,7 @@ absl::Status CheckStartReductions(const CheckedSchedule& schedule, const Slots<W
       return other.unit == reduction.unit && other.buffer == reduction.wire && !other.first_writer.valid();
     });
     const std::string start =
-        absl::StrCat("the start state leaves the reduction of ", UnitName(schedule.plan(), reduction.unit),
+        absl::StrCat("the start state leaves the reduction of ", NameOfUnit(schedule.plan(), reduction.unit),
                      " in gradient slot ", reduction.slot);
     if (gradient == slot.end()) return absl::InternalError(absl::StrCat(start, ", but the schedule does not do it"));
     const auto& reduce = std::get<ReduceScatter>(schedule.command(gradient->reduce).command);
@@ -96,7 +96,7 @@ absl::Status CheckEndReductions(const CheckedSchedule& schedule, const Slots<Wir
     });
     if (gradient == slot.end()) {
       return absl::InternalError(absl::StrCat(
-          "the end state leaves the reduction of ", UnitName(schedule.plan(), reduction.unit), " in gradient slot ",
+          "the end state leaves the reduction of ", NameOfUnit(schedule.plan(), reduction.unit), " in gradient slot ",
           reduction.slot, ", but the schedule writes no gradient there that it does not reduce"));
     }
     REPRISE_RETURN_IF_ERROR(
@@ -157,19 +157,19 @@ absl::Status CheckFollows(const Plan& plan, const Schedule& earlier, const Sched
   for (const Resident& resident : later.start.residents) {
     if (Contains(earlier.end.residents, resident)) continue;
     return absl::InternalError(absl::StrCat(
-        start, "it starts with ", UnitName(plan, resident.unit), " resident in weight slot ", resident.slot, " as ",
+        start, "it starts with ", NameOfUnit(plan, resident.unit), " resident in weight slot ", resident.slot, " as ",
         plan.buffer(resident.buffer).name, ", which ", earlier.name, " does not end with"));
   }
   for (const OutstandingReduction& reduction : later.start.outstanding) {
     if (Contains(earlier.end.outstanding, reduction)) continue;
-    return absl::InternalError(absl::StrCat(start, "it starts with the reduction of ", UnitName(plan, reduction.unit),
+    return absl::InternalError(absl::StrCat(start, "it starts with the reduction of ", NameOfUnit(plan, reduction.unit),
                                             " in gradient slot ", reduction.slot, ", which ", earlier.name,
                                             " does not leave"));
   }
   for (const OutstandingReduction& reduction : earlier.end.outstanding) {
     if (Contains(later.start.outstanding, reduction)) continue;
     return absl::InternalError(absl::StrCat(start, "it does not take over the reduction of ",
-                                            UnitName(plan, reduction.unit), " in gradient slot ", reduction.slot));
+                                            NameOfUnit(plan, reduction.unit), " in gradient slot ", reduction.slot));
   }
   if (earlier.end.gradients == later.start.gradients) return absl::OkStatus();
   return absl::InternalError(absl::StrCat(start, later.start.gradients
@@ -210,7 +210,7 @@ absl::Status CheckSuccession(const Plan& plan) {
   }
   if (!step.end.residents.empty()) {
     return absl::InternalError(absl::StrCat(step.name, " changes the weights, but ends with ",
-                                            UnitName(plan, step.end.residents[0].unit), " resident"));
+                                            NameOfUnit(plan, step.end.residents[0].unit), " resident"));
   }
   if (!step.start.outstanding.empty() || step.start.gradients) {
     return absl::InternalError(

@@ -16,7 +16,7 @@ namespace {
 
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
-struct Dimensions {
+struct LogitsShape {
   int64_t rows, classes;
   bool Valid(int32_t label) const { return label >= 0 && label < classes; }
 };
@@ -31,7 +31,7 @@ Softmax Exponentials(const float* row, int64_t classes, float* exponentials) {
 }
 
 template <class T>
-float MeanLoss(Dimensions d, const T* logits, const int32_t* labels) {
+float MeanLoss(LogitsShape d, const T* logits, const int32_t* labels) {
   const int64_t grain = RowGrain(d.classes);
   std::vector<double> sums((d.rows + grain - 1) / grain, 0.0);
   ParallelForRanges(d.rows, grain, [&](int64_t begin, int64_t end) {
@@ -50,7 +50,7 @@ float MeanLoss(Dimensions d, const T* logits, const int32_t* labels) {
 }
 
 template <class T>
-void LogitsGradient(Dimensions d, float dloss, const T* logits, const int32_t* labels, WriteMode mode, T* dlogits) {
+void LogitsGradient(LogitsShape d, float dloss, const T* logits, const int32_t* labels, WriteMode mode, T* dlogits) {
   const float scale = dloss / static_cast<float>(d.rows);
   ParallelForRanges(d.rows, RowGrain(d.classes), [&](int64_t begin, int64_t end) {
     const std::unique_ptr<float[]> buffer = Floats(d.classes), out = Floats(d.classes);
@@ -81,7 +81,7 @@ absl::Status CrossEntropy(Stream stream, TensorView<const T> logits, TensorView<
   checks.Present("logits", logits).Present("labels", labels).Present("loss", loss);
   REPRISE_RETURN_IF_ERROR(
       Check(checks, logits.shape, labels.shape).Equal("elements of loss", NumElements(loss.shape), "scalar", 1).Done());
-  const Dimensions d = {Rows(logits), Columns(logits)};
+  const LogitsShape d = {Rows(logits), Columns(logits)};
   if (!stream.is_host()) {
     return stream.device_kernels().CrossEntropy(d.rows, d.classes, InputOf(logits), labels.data, loss.data);
   }
@@ -100,7 +100,7 @@ absl::Status CrossEntropyBackward(Stream stream, TensorView<const float> dloss, 
                               .Wanted("dlogits", dlogits, "logits", logits)
                               .Done());
   if (!dlogits) return absl::OkStatus();
-  const Dimensions d = {Rows(logits), Columns(logits)};
+  const LogitsShape d = {Rows(logits), Columns(logits)};
   if (!stream.is_host()) {
     return stream.device_kernels().CrossEntropyBackward(d.rows, d.classes, dloss.data, InputOf(logits), labels.data,
                                                         OutputOf(dlogits));

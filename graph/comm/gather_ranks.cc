@@ -185,7 +185,7 @@ class Reception {
 };
 
 // Where rank 0 listens.
-struct Place {
+struct ListeningPlace {
   FileDescriptor listener;
   int port = 0;
 };
@@ -203,12 +203,12 @@ absl::Status CheckForTwin(const LaunchEnvironment& launch, int port, const Nonce
   return absl::OkStatus();
 }
 
-absl::StatusOr<Place> ListenFrom(const LaunchEnvironment& launch) {
+absl::StatusOr<ListeningPlace> ListenFrom(const LaunchEnvironment& launch) {
   const Reach reach = launch.local_size == launch.size ? Reach::kThisHost : Reach::kEveryHost;
   const int last = std::min(launch.port + kNumPorts - 1, 65535);
   for (int port = launch.port; port <= last; ++port) {
     absl::StatusOr<FileDescriptor> listener = Listen(reach, port);
-    if (listener.ok()) return Place{*std::move(listener), port};
+    if (listener.ok()) return ListeningPlace{*std::move(listener), port};
     if (absl::IsAlreadyExists(listener.status())) {
       REPRISE_RETURN_IF_ERROR(CheckForTwin(launch, port, NonceOf(launch)));
     } else if (port == last || !absl::IsUnavailable(listener.status())) {
@@ -219,12 +219,12 @@ absl::StatusOr<Place> ListenFrom(const LaunchEnvironment& launch) {
                                              ": all are taken; set REPRISE_PORT to another on all ranks"));
 }
 
-absl::StatusOr<Place> ListenAnywhere(const std::string& path, const LaunchEnvironment& launch) {
+absl::StatusOr<ListeningPlace> ListenAnywhere(const std::string& path, const LaunchEnvironment& launch) {
   const absl::StatusOr<Rendezvous> older = ReadRendezvous(path);
   if (older.ok()) REPRISE_RETURN_IF_ERROR(CheckForTwin(launch, older->port, older->nonce));
   REPRISE_ASSIGN_OR_RETURN(FileDescriptor listener, Listen(Reach::kThisHost, 0));
   REPRISE_ASSIGN_OR_RETURN(const Address address, LocalAddress(listener));
-  return Place{std::move(listener), PortOf(address)};
+  return ListeningPlace{std::move(listener), PortOf(address)};
 }
 
 }  // namespace
@@ -233,7 +233,7 @@ absl::StatusOr<std::vector<Channel>> GatherRanks(const LaunchEnvironment& launch
   const Deadline all_by(deadline);
   const bool by_file = launch.host.empty();
   const std::string path = by_file ? RendezvousPath(launch) : "";
-  REPRISE_ASSIGN_OR_RETURN(Place place, by_file ? ListenAnywhere(path, launch) : ListenFrom(launch));
+  REPRISE_ASSIGN_OR_RETURN(ListeningPlace place, by_file ? ListenAnywhere(path, launch) : ListenFrom(launch));
   const Rendezvous rendezvous = {.port = place.port, .nonce = by_file ? RandomNonce() : NonceOf(launch)};
   if (by_file) REPRISE_RETURN_IF_ERROR(Publish(path, rendezvous));
   const absl::Cleanup withdraw = [&] {
