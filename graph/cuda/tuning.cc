@@ -27,7 +27,7 @@ namespace {
 // ms}}}}, of which the times are for people.
 using Json = nlohmann::ordered_json;
 constexpr int kMaxDepth = 4;
-constexpr char kProducts[] = "products", kTransports[] = "transports", kMilliseconds[] = "milliseconds";
+constexpr char kProducts[] = "products", kTransportsEntry[] = "transports", kMilliseconds[] = "milliseconds";
 using Choices = std::map<std::string, std::string>;
 
 absl::StatusOr<Json> Read(const std::string& path) {
@@ -130,12 +130,12 @@ absl::StatusOr<std::string> TransportsIn(const CudaRank& rank, const std::string
   REPRISE_ASSIGN_OR_RETURN(const std::string ranks, TunedRanks(rank));
   if (!json.contains(ranks)) return std::string();
   if (!json[ranks].is_object()) return Refuse(path, ranks, "", "an object");
-  if (!json[ranks].contains(kTransports)) return std::string();
-  const Json& text = json[ranks][kTransports];
-  if (!text.is_string()) return Refuse(path, ranks, absl::StrCat(", \"", kTransports, "\""), "a text");
+  if (!json[ranks].contains(kTransportsEntry)) return std::string();
+  const Json& text = json[ranks][kTransportsEntry];
+  if (!text.is_string()) return Refuse(path, ranks, absl::StrCat(", \"", kTransportsEntry, "\""), "a text");
   const absl::StatusOr<std::vector<TransportChoice>> choices = TransportChoicesFromText(text.get<std::string>());
   if (choices.ok() && !choices->empty()) return text.get<std::string>();
-  return Refuse(path, ranks, absl::StrCat(", \"", kTransports, "\""),
+  return Refuse(path, ranks, absl::StrCat(", \"", kTransportsEntry, "\""),
                 choices.ok() ? "one or more transports" : std::string(choices.status().message()));
 }
 
@@ -147,7 +147,7 @@ absl::StatusOr<std::string> KeepTransports(const CudaRank& rank, const std::stri
   REPRISE_ASSIGN_OR_RETURN(const std::string ranks, TunedRanks(rank));
   Json& entry = json[ranks] = Json::object();
   const std::string choices = ToText(ChooseTransports(times));
-  entry[kTransports] = choices;
+  entry[kTransportsEntry] = choices;
   for (const auto& [bytes, of_size] : times) {
     for (const auto& [transport, milliseconds] : of_size) {
       entry[kMilliseconds][absl::StrCat(bytes)][std::string(Name(transport))] = milliseconds;
