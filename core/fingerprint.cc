@@ -128,8 +128,8 @@ class PlanHasher {
     Feed(name, storage, num_bytes, offset);
   }
   void FeedOne(const UnitBuffers& buffers) {
-    const auto& [weights, masters, accumulators, full_gradients, optimizer_states, norm_partials] = buffers;
-    Feed(weights, masters, accumulators, full_gradients, optimizer_states, norm_partials);
+    const auto& [weights, masters, accumulators, full_gradient, optimizer_states, norm_partials] = buffers;
+    Feed(weights, masters, accumulators, full_gradient, optimizer_states, norm_partials);
   }
   void FeedOne(const TensorBuffers& buffers) {
     const auto& [staging, value, kept_gradient] = buffers;

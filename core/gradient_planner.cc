@@ -65,6 +65,7 @@ GradientPlan PlanGradients(const Plan& plan, const PlanOptions& options, const M
   const auto run_index = [&](int call) { return uses.calls.size() - 1 - static_cast<size_t>(call); };
   for (size_t u = 0; u < result.units.size(); ++u) {
     UnitGradient& unit = result.units[u];
+    unit.in_place = ReducesInPlace(options, plan.layout.units[u]);
     if (unit.last_call < 0) continue;
     result.completed_by[unit.last_call].push_back(UnitId(static_cast<int64_t>(u)));
     const int64_t writes = writes_before[run_index(unit.last_call) + 1] - writes_before[run_index(unit.first_call)];
@@ -102,6 +103,7 @@ GradientPlanner::GradientPlanner(Plan& plan, const GradientPlan& gradients, bool
   for (int slot = 0; slot < *plan.options.gradient_slots; ++slot) free_.insert({CommandId(), slot});
   for (size_t u = 0; u < plan.model.units().size(); ++u) {
     wire_offsets_.push_back(WireOffsets(plan, UnitId(static_cast<int64_t>(u))));
+    full_offsets_.push_back(FullGradientOffsets(plan, UnitId(static_cast<int64_t>(u))));
   }
   StartMicrobatch(0);
 }
@@ -109,6 +111,9 @@ GradientPlanner::GradientPlanner(Plan& plan, const GradientPlan& gradients, bool
 void GradientPlanner::StartMicrobatch(int position) {
   position_ = position;
   wires_.assign(plan_.model.units().size(), BufferId());
+  for (size_t u = 0; u < wires_.size(); ++u) {
+    if (gradients_.units[u].in_place) wires_[u] = plan_.unit_buffers[u].full_gradient;
+  }
   unit_slots_.assign(plan_.model.units().size(), -1);
   written_.assign(plan_.model.parameters().size(), false);
 }
@@ -159,8 +164,8 @@ BufferUse GradientPlanner::GradientUse(ParameterId parameter) {
   BufferUse use;
   if (plan_.options.reduce == Reduce::kOncePerStep) {
     const int64_t size = SizeOf(plan_.options.accumulate);
-    use.buffer = plan_.unit_buffers[unit.value()].full_gradients[place.group];
-    use.offset = place.first_element * size;
+    use.buffer = plan_.unit_buffers[unit.value()].full_gradient;
+    use.offset = full_offsets_[unit.value()][place.group] + place.first_element * size;
     use.num_bytes = elements * size;
   } else if (elements > 0 && WritesWire(plan_.options, group)) {
     use = WireUse(parameter, wires_[unit.value()], Access::kRead);
@@ -197,11 +202,13 @@ absl::Status GradientPlanner::AddWriteUses(CallId call, const std::vector<Parame
 }
 
 void GradientPlanner::ReleaseSlot(int slot, CommandId last_reader) {
+  if (slot < 0) return;  // reduced in place
   last_readers_[slot] = last_reader;
   if (slot < *plan_.options.gradient_slots) free_.insert({last_reader, slot});
 }
 
 absl::Status GradientPlanner::Pack(UnitId unit) {
+  if (gradients_.units[unit.value()].in_place) return absl::OkStatus();
   std::vector<CommandId> after;
   REPRISE_RETURN_IF_ERROR(TakeSlot(unit, absl::StrCat("pack of unit \"", plan_.model.unit(unit).name, "\""), after));
   std::vector<BufferUse> reads, writes;

@@ -26,6 +26,7 @@ struct UnitGradient {
   std::vector<ParameterId> parameters;  // that have a gradient
   int first_call = -1, last_call = -1;  // backward calls that write it, in the order they run (first >= last)
   bool direct = false;                  // backward writes some of it in the wire buffer
+  bool in_place = false;                // no wire buffer and no slot: its full gradient is reduced where it is
   // Index of a slot of its own beyond the shared ones, for a unit that is held across other units' gradients or whose
   // reduction may be carried to the next graph; -1: it takes turns in the shared slots.
   int own_slot = -1;
@@ -54,7 +55,7 @@ class GradientPlanner {
   // Uses of a backward call for the gradients that it writes; appends to `after` what must be done with their slots.
   absl::Status AddWriteUses(CallId call, const std::vector<ParameterId>& parameters, std::vector<BufferUse>& uses,
                             std::vector<CommandId>& after);
-  // Packs, reduces and accumulates a unit whose gradient is complete.
+  // Packs, if need be, reduces and accumulates a unit whose gradient is complete.
   absl::Status Reduce(UnitId unit);
   // The same, but leaves reduction and accumulation to the next graph: the packed gradient is in `carried`.
   absl::Status Carry(const OutstandingReduction& carried);
@@ -80,6 +81,7 @@ class GradientPlanner {
   std::vector<CommandId> last_readers_;             // by slot: of the gradient that was in it before
   std::set<std::pair<CommandId, int>> free_;        // shared slots that are not taken, with their last readers
   std::vector<std::vector<int64_t>> wire_offsets_;  // by unit, see WireOffsets
+  std::vector<std::vector<int64_t>> full_offsets_;  // by unit, see FullGradientOffsets
   std::vector<BufferId> wires_;                     // by unit, of this microbatch; invalid: not yet needed
   std::vector<int> unit_slots_;                     // by unit, of this microbatch; -1: not yet taken
   std::vector<BufferId> locals_;                    // by parameter, of this microbatch: gradients to be packed

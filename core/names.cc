@@ -176,6 +176,8 @@ absl::string_view Name(Storage storage) {
       return "masters";
     case Storage::kSession:
       return "session";
+    case Storage::kGradients:
+      return "gradients";
     case Storage::kHostVisible:
       return "host_visible";
     case Storage::kCommunicating:

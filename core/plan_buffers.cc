@@ -1,5 +1,6 @@
 #include "core/plan_buffers.h"
 
+#include <algorithm>
 #include <limits>
 #include <utility>
 
@@ -16,15 +17,21 @@ constexpr int64_t AlignUp(int64_t bytes) {
   return (bytes + kBufferAlignment - 1) / kBufferAlignment * kBufferAlignment;
 }
 
-}  // namespace
-
-std::vector<int64_t> WireOffsets(const Plan& plan, UnitId unit) {
+// Of a gradient of all groups, each in the dtype that `dtype_of` gives it.
+template <class DTypeOf>
+std::vector<int64_t> GradientOffsets(const Plan& plan, UnitId unit, const DTypeOf& dtype_of) {
   std::vector<int64_t> offsets = {0};
   for (const FlatGroup& group : plan.layout.units[unit.value()].groups) {
-    const int64_t bytes = group.trainable ? group.num_elements * SizeOf(plan.wire(group)) : 0;
+    const int64_t bytes = group.trainable ? group.num_elements * SizeOf(dtype_of(group)) : 0;
     offsets.push_back(offsets.back() + AlignUp(bytes));
   }
   return offsets;
+}
+
+}  // namespace
+
+std::vector<int64_t> WireOffsets(const Plan& plan, UnitId unit) {
+  return GradientOffsets(plan, unit, [&](const FlatGroup& group) { return plan.wire(group); });
 }
 
 bool ExchangesParts(Transport transport) {
@@ -59,7 +66,6 @@ void AddTrainingBuffers(Plan& plan) {
       unit.norm_partials.push_back(norm_bytes);
       if (!groups[g].trainable) {
         unit.accumulators.emplace_back();
-        unit.full_gradients.emplace_back();
         continue;
       }
       const int64_t shard_bytes = groups[g].shard_elements * SizeOf(plan.options.accumulate);
@@ -70,11 +76,14 @@ void AddTrainingBuffers(Plan& plan) {
         states.push_back(AddBuffer(plan, absl::StrCat("optimizer", s, ".", suffix), Storage::kSession,
                                    groups[g].shard_elements * SizeOf(DType::kFloat32)));
       }
-      unit.full_gradients.push_back(plan.options.reduce == Reduce::kOncePerStep
-                                        ? AddBuffer(plan, absl::StrCat("full_gradient.", suffix), Storage::kSession,
-                                                    groups[g].num_elements * SizeOf(plan.options.accumulate))
-                                        : BufferId());
     }
+    const bool trains =
+        std::any_of(groups.begin(), groups.end(), [](const FlatGroup& group) { return group.trainable; });
+    if (!trains || plan.options.reduce != Reduce::kOncePerStep) continue;
+    const Storage storage =
+        ReducesInPlace(plan.options, plan.layout.units[u]) ? Storage::kGradients : Storage::kSession;
+    unit.full_gradient = AddBuffer(plan, absl::StrCat("full_gradient.", model.units()[u].name), storage,
+                                   FullGradientOffsets(plan, UnitId(static_cast<int64_t>(u))).back());
   }
   plan.step_state = AddBuffer(plan, "step_state", Storage::kSession, sizeof(StepState));
   plan.norm_partials = AddBuffer(plan, "norm_partials", Storage::kSession, norm_bytes);
@@ -128,6 +137,17 @@ absl::Status AddPersistentBuffers(Plan& plan, bool training) {
   plan.control = AddBuffer(plan, "control", Storage::kSession, sizeof(ControlBlock));
   if (training) AddTrainingBuffers(plan);
   return AddTensorBuffers(plan, training);
+}
+
+bool ReducesInPlace(const PlanOptions& options, const UnitLayout& unit) {
+  if (options.reduce != Reduce::kOncePerStep) return false;
+  return std::all_of(unit.groups.begin(), unit.groups.end(), [&](const FlatGroup& group) {
+    return !group.trainable || group.wire.value_or(options.wire) == options.accumulate;
+  });
+}
+
+std::vector<int64_t> FullGradientOffsets(const Plan& plan, UnitId unit) {
+  return GradientOffsets(plan, unit, [&](const FlatGroup&) { return plan.options.accumulate; });
 }
 
 BufferId AddGatheredBuffer(Plan& plan, UnitId unit, const std::string& label) {

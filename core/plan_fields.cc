@@ -97,9 +97,10 @@ CommandFields FieldsOf(const Plan& plan, const Command& command) {
             return CommandFields{"pack_gradients", {unit(c.unit), microbatch(c.position)}};
           },
           [&](const ReduceScatter& c) {
-            return CommandFields{
-                "reduce_scatter",
-                {unit(c.unit), microbatch(c.position), OfNumber("slot", c.slot), transport(c.transport), axis(c.axis)}};
+            CommandFields fields{"reduce_scatter", {unit(c.unit), microbatch(c.position)}};
+            if (c.slot >= 0) fields.fields.push_back(OfNumber("slot", c.slot));
+            fields.fields.insert(fields.fields.end(), {transport(c.transport), axis(c.axis)});
+            return fields;
           },
           [&](const Accumulate& c) {
             return CommandFields{"accumulate",

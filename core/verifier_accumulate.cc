@@ -1,7 +1,8 @@
-// Check::kForm: every reduction is accumulated once, at its microbatch, and each group has partial norms of its own.
-// Kernels trust a command's position, mode and sizes: a mistake in them is no race but a wrong sum, or a norm that is
-// never taken.
+// Check::kForm: every reduction is of its unit's gradients and is accumulated once, at its microbatch, and each group
+// has partial norms of its own. Kernels trust a command's position, mode and sizes: a mistake in them is no race but a
+// wrong sum, or a norm that is never taken.
 #include <algorithm>
+#include <map>
 #include <tuple>
 #include <vector>
 
@@ -85,6 +86,7 @@ class ScheduleAccumulates {
       if (At(id).lane == Lane::kReduceScatter) {
         REPRISE_RETURN_IF_ERROR(CheckPair(previous, id));
         if (const auto* reduce = CommandAt<ReduceScatter>(schedule_, id)) {
+          REPRISE_RETURN_IF_ERROR(CheckGradients(id, *reduce));
           REPRISE_RETURN_IF_ERROR(CheckWriters(id, *reduce));
         }
         previous = id;
@@ -143,6 +145,9 @@ class ScheduleAccumulates {
 
   absl::Status CheckMode(CommandId id, const Accumulate& accumulate) const {
     const bool once = plan_.options.reduce == Reduce::kOncePerStep;
+    if (once && schedule_.microbatches > 0) {
+      return Error(id, "is in a graph of microbatches, but the plan reduces once per step");
+    }
     if (accumulate.mode == (once ? AccumulateMode::kAlwaysAssign : AccumulateMode::kByMicrobatch)) {
       return absl::OkStatus();
     }
@@ -195,6 +200,61 @@ class ScheduleAccumulates {
     if (uses[0] == needed) return absl::OkStatus();
     return Error(id, Name(uses[0].access), "s ", UseText(uses[0]), ", but must ", Name(needed.access), " ",
                  BytesText(plan_, needed.buffer, BytesOf(needed)));
+  }
+
+  // The reduction reads the gradients of its unit, each where transports look for it, and no others.
+  absl::Status CheckGradients(CommandId id, const ReduceScatter& reduce) const {
+    const absl::string_view unit = plan_.model.unit(reduce.unit).name;
+    std::map<int32_t, BufferUse> reads;  // by parameter
+    for (const BufferUse& use : UsesAs(At(id), Role::kWire)) {
+      if (!reads.emplace(use.id, use).second) return Error(id, "uses ", UseText(use), " beside another part of it");
+    }
+    if (reads.empty()) return Error(id, "reads no gradient of ", unit);
+    const BufferId buffer = reads.begin()->second.buffer;
+    REPRISE_RETURN_IF_ERROR(CheckSource(id, reduce, buffer));
+    const GradientPlaces places = WirePlaces(plan_, reduce.unit);
+    for (const PlacedGradient& placed : places.parameters) {
+      const Parameter& parameter = plan_.model.parameter(placed.parameter);
+      const auto read = reads.find(placed.parameter.value());
+      if (read == reads.end()) {
+        if (parameter.allow_unused || placed.bytes.first == placed.bytes.last) continue;
+        return Error(id, "does not read the gradient of ", parameter.spec.name);
+      }
+      const BufferUse needed = {buffer,        placed.bytes.first, placed.bytes.last - placed.bytes.first,
+                                Access::kRead, Role::kWire,        placed.parameter.value()};
+      if (read->second != needed) {
+        return Error(id, Name(read->second.access), "s ", UseText(read->second), ", but must read ",
+                     BytesText(plan_, buffer, placed.bytes));
+      }
+      reads.erase(read);
+    }
+    if (!reads.empty()) return Error(id, "reads ", UseText(reads.begin()->second), ", which is none of ", unit);
+    if (plan_.buffer(buffer).num_bytes >= places.num_bytes) return absl::OkStatus();
+    return Error(id, "reads groups with their padding, ", places.num_bytes, " bytes, but ", plan_.buffer(buffer).name,
+                 " has ", plan_.buffer(buffer).num_bytes);
+  }
+
+  // A wire gradient takes a slot. A full gradient takes none, and is as it was summed.
+  absl::Status CheckSource(CommandId id, const ReduceScatter& reduce, BufferId buffer) const {
+    const Buffer& source = plan_.buffer(buffer);
+    if (source.storage == Storage::kCommunicating) {
+      if (reduce.slot >= 0) return absl::OkStatus();
+      return Error(id, "names no gradient slot, but ", source.name, " takes one");
+    }
+    const int64_t unit = reduce.unit.value();
+    if (source.storage != Storage::kGradients || buffer != plan_.unit_buffers[unit].full_gradient) {
+      return Error(id, "reads ", source.name, " in storage ", Name(source.storage),
+                   ", which is neither a wire gradient nor the full gradient of ", plan_.model.units()[unit].name);
+    }
+    if (reduce.slot >= 0) return Error(id, "names a gradient slot, but ", source.name, " takes none");
+    const std::vector<FlatGroup>& groups = plan_.layout.units[unit].groups;
+    for (size_t group = 0; group < groups.size(); ++group) {
+      if (!groups[group].trainable || plan_.wire(groups[group]) == plan_.options.accumulate) continue;
+      return Error(id, "reads ", GroupText(plan_, unit, group), " as ", Name(plan_.wire(groups[group])), ", but ",
+                   source.name, " holds ", Name(plan_.options.accumulate));
+    }
+    if (reduce.position == 0) return absl::OkStatus();
+    return Error(id, "is at position ", reduce.position, ", but ", source.name, " is of a whole step, which is at 0");
   }
 
   // An exchange delivers the others' parts alone: a rank's own is read where the reduction read it for the others.

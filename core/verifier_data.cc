@@ -128,9 +128,7 @@ std::vector<BufferSweep::Start> Starts(const CheckedSchedule& schedule) {
   for (const OutstandingReduction& reduction : state.outstanding) starts[reduction.wire.value()] = Start::kWritten;
   if (state.gradients) return starts;
   for (const UnitBuffers& unit : plan.unit_buffers) {
-    for (const BufferId gradient : unit.full_gradients) {
-      if (gradient.valid()) starts[gradient.value()] = Start::kEmpty;
-    }
+    if (unit.full_gradient.valid()) starts[unit.full_gradient.value()] = Start::kEmpty;
   }
   return starts;
 }

@@ -77,17 +77,16 @@ absl::Status CheckIndices(const Plan& plan) {
   }
   for (size_t unit = 0; unit < units; ++unit) {
     const UnitLayout& layout = plan.layout.units[unit];
-    const std::vector<BufferId>& full = plan.unit_buffers[unit].full_gradients;
-    const bool complete = layout.gathered_offsets.size() >= layout.groups.size() && full.size() <= layout.groups.size();
-    const bool known =
-        std::all_of(full.begin(), full.end(), [&](BufferId id) { return !id.valid() || InRange(id, plan.buffers); });
+    const BufferId full = plan.unit_buffers[unit].full_gradient;
+    const bool complete = layout.gathered_offsets.size() >= layout.groups.size();
+    const bool known = !full.valid() || InRange(full, plan.buffers);
     const bool placed = std::all_of(layout.groups.begin(), layout.groups.end(), [&](const FlatGroup& group) {
       return std::all_of(group.parameters.begin(), group.parameters.end(), [&](const PlacedParameter& parameter) {
         return InRange(parameter.parameter, plan.model.parameters());
       });
     });
     if (complete && known && placed) continue;
-    return absl::InternalError(absl::StrCat("layout and full gradients of ", plan.model.units()[unit].name,
+    return absl::InternalError(absl::StrCat("layout and full gradient of ", plan.model.units()[unit].name,
                                             " do not match its ", layout.groups.size(), " groups"));
   }
   return absl::OkStatus();
@@ -170,8 +169,8 @@ struct CommandForm {
   std::optional<UnitId> unit = {};
   std::optional<CallId> call = {};
   std::optional<AxisId> axis = {};
-  int slot = 0;
-  int64_t num_slots = 1;
+  std::optional<int> slot = {};
+  int64_t num_slots = 0;
   std::optional<Transport> transport = {};
 };
 
@@ -197,7 +196,7 @@ CommandForm FormOf(const Plan& plan, const Command& command) {
             return CommandForm{.lane = Lane::kReduceScatter,
                                .unit = c.unit,
                                .axis = c.axis,
-                               .slot = c.slot,
+                               .slot = c.slot == -1 ? std::nullopt : std::optional(c.slot),
                                .num_slots = gradient_slots,
                                .transport = c.transport};
           },
@@ -229,10 +228,9 @@ int64_t NumIds(const Plan& plan, Role role, std::optional<UnitId> unit) {
       return groups;
     case Role::kNormPartials:
       return unit ? groups : -1;
-    case Role::kWire:
-      return std::max(groups, parameters);
     case Role::kParameter:
     case Role::kParameterGradient:
+    case Role::kWire:
       return parameters;
     case Role::kInput:
     case Role::kOutput:
@@ -311,8 +309,8 @@ class ScheduleForm {
     if (!InRange(static_cast<int64_t>(command.lane), kNumLanes)) {
       return Malformed(id, "is on lane ", static_cast<int>(command.lane), ", which does not exist");
     }
-    if (!InRange(form.slot, form.num_slots)) {
-      return Error(id, "names slot ", form.slot, ", but there are ", form.num_slots);
+    if (form.slot && !InRange(*form.slot, form.num_slots)) {
+      return Error(id, "names slot ", *form.slot, ", but there are ", form.num_slots);
     }
     if (form.transport == Transport::kAuto || (form.transport && !IsKnown(*form.transport, Transport::kCopyEngine))) {
       return Error(id, "has no transport");

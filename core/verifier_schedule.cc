@@ -5,6 +5,33 @@
 #include "absl/strings/str_cat.h"
 
 namespace reprise::internal {
+namespace {
+
+template <class DTypeOf>
+GradientPlaces Places(const Plan& plan, UnitId unit, const DTypeOf& dtype_of) {
+  GradientPlaces places;
+  for (const FlatGroup& group : plan.layout.units[unit.value()].groups) {
+    if (!group.trainable) continue;
+    const int64_t offset = (places.num_bytes + kBufferAlignment - 1) / kBufferAlignment * kBufferAlignment;
+    const int64_t element_bytes = SizeOf(dtype_of(group));
+    for (const PlacedParameter& placed : group.parameters) {
+      const int64_t first = offset + placed.first_element * element_bytes;
+      places.parameters.push_back({placed.parameter, {first, first + placed.num_elements * element_bytes}});
+    }
+    places.num_bytes = offset + group.num_elements * element_bytes;
+  }
+  return places;
+}
+
+std::vector<ByteRange> NeededBytes(const Plan& plan, const GradientPlaces& places) {
+  std::vector<ByteRange> bytes;
+  for (const PlacedGradient& placed : places.parameters) {
+    if (!plan.model.parameter(placed.parameter).allow_unused) bytes.push_back(placed.bytes);
+  }
+  return bytes;
+}
+
+}  // namespace
 
 CommandOrder::CommandOrder(const Schedule& schedule) {
   lanes_.reserve(schedule.commands.size());
@@ -62,28 +89,14 @@ absl::Span<const UseAt> CheckedSchedule::UsesOf(BufferId buffer) const {
 
 std::string CheckedSchedule::Text(CommandId command) const { return CommandText(plan_, schedule_, command); }
 
-std::vector<ByteRange> GradientBytes(const Plan& plan, const FlatGroup& group, int64_t offset, int64_t element_bytes) {
-  std::vector<ByteRange> ranges;
-  for (const PlacedParameter& parameter : group.parameters) {
-    if (plan.model.parameter(parameter.parameter).allow_unused) continue;
-    const int64_t first = offset + parameter.first_element * element_bytes;
-    ranges.push_back({first, first + parameter.num_elements * element_bytes});
-  }
-  return ranges;
+GradientPlaces WirePlaces(const Plan& plan, UnitId unit) {
+  return Places(plan, unit, [&](const FlatGroup& group) { return plan.wire(group); });
 }
 
-std::vector<ByteRange> WireBytes(const Plan& plan, UnitId unit) {
-  std::vector<ByteRange> bytes;
-  int64_t offset = 0;
-  for (const FlatGroup& group : plan.layout.units[unit.value()].groups) {
-    if (!group.trainable) continue;
-    const int64_t element_bytes = SizeOf(plan.wire(group));
-    const std::vector<ByteRange> of_group = GradientBytes(plan, group, offset, element_bytes);
-    bytes.insert(bytes.end(), of_group.begin(), of_group.end());
-    const int64_t end = offset + group.num_elements * element_bytes;
-    offset = (end + kBufferAlignment - 1) / kBufferAlignment * kBufferAlignment;
-  }
-  return bytes;
+std::vector<ByteRange> WireBytes(const Plan& plan, UnitId unit) { return NeededBytes(plan, WirePlaces(plan, unit)); }
+
+std::vector<ByteRange> FullGradientBytes(const Plan& plan, UnitId unit) {
+  return NeededBytes(plan, Places(plan, unit, [&](const FlatGroup&) { return plan.options.accumulate; }));
 }
 
 std::string CommandText(const Plan& plan, const Schedule& schedule, CommandId command) {

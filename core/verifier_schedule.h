@@ -77,11 +77,21 @@ inline bool Writes(const BufferUse& use) { return use.access != Access::kRead; }
 // Does the command need the value of these bytes? Scratch holds anything.
 inline bool NeedsValue(const BufferUse& use) { return use.access != Access::kAssign && use.role != Role::kScratch; }
 inline ByteRange BytesOf(const BufferUse& use) { return {use.offset, use.offset + use.num_bytes}; }
-// The bytes of the group's gradients in a flat buffer with elements of `element_bytes` that starts at `offset`; without
-// the parameters that may be unused.
-std::vector<ByteRange> GradientBytes(const Plan& plan, const FlatGroup& group, int64_t offset, int64_t element_bytes);
-// The same in the unit's wire gradient, where each trainable group starts at a multiple of kBufferAlignment.
+
+// Where a unit's gradients lie in a buffer of all of them: trainable groups start at multiples of kBufferAlignment.
+struct PlacedGradient {
+  ParameterId parameter;
+  ByteRange bytes;
+};
+struct GradientPlaces {
+  std::vector<PlacedGradient> parameters = {};
+  int64_t num_bytes = 0;  // of the groups with their padding
+};
+GradientPlaces WirePlaces(const Plan& plan, UnitId unit);
+// Of those that every plan must fill: a parameter that may be unused need have no gradient.
 std::vector<ByteRange> WireBytes(const Plan& plan, UnitId unit);
+// The same in the unit's full gradient.
+std::vector<ByteRange> FullGradientBytes(const Plan& plan, UnitId unit);
 
 // "#3 forward c0 (compute)".
 std::string CommandText(const Plan& plan, const Schedule& schedule, CommandId command);

@@ -127,17 +127,52 @@ absl::Status CheckPackedGradients(const CheckedSchedule& schedule) {
   return absl::OkStatus();
 }
 
+// Is a read of the unit's full gradient the one that hands on its sum? A reduction reads none but its unit's.
+bool Takes(const Command& command, UnitId unit) {
+  const auto* const pack = std::get_if<PackGradients>(&command);
+  return pack != nullptr ? pack->unit == unit : std::holds_alternative<ReduceScatter>(command);
+}
+
+// A full gradient is only added to until its unit is packed or reduced, which is so by the end unless the next graph
+// goes on with it.
+absl::Status CheckSum(const CheckedSchedule& schedule, UnitId unit, BufferId gradient) {
+  const Plan& plan = schedule.plan();
+  ByteMap<bool> holds(plan.buffer(gradient).num_bytes, false);  // a sum that nothing has taken
+  if (schedule.schedule().start.gradients) {
+    for (const ByteRange& range : FullGradientBytes(plan, unit)) holds.Assign(range.first, range.last, true);
+  }
+  absl::Status status;
+  for (const UseAt& use : schedule.UsesOf(gradient)) {
+    const auto [first, last] = BytesOf(*use.use);
+    if (use.use->access == Access::kAssign) {
+      holds.Visit(first, last, [&](int64_t from, int64_t to, bool held) {
+        if (!status.ok() || !held) return;
+        status = absl::InternalError(absl::StrCat(schedule.Text(use.command), " assigns ",
+                                                  BytesText(plan, gradient, {from, to}),
+                                                  ", which hold a sum that is not reduced"));
+      });
+    }
+    if (Writes(*use.use)) holds.Assign(first, last, true);
+    if (!Writes(*use.use) && Takes(schedule.command(use.command).command, unit)) holds.Assign(first, last, false);
+  }
+  if (schedule.schedule().end.gradients) return status;
+  holds.Visit(0, plan.buffer(gradient).num_bytes, [&](int64_t first, int64_t last, bool held) {
+    if (!status.ok() || !held) return;
+    status = absl::InternalError(absl::StrCat("the sum in ", BytesText(plan, gradient, {first, last}),
+                                              " is neither reduced nor in the end state"));
+  });
+  return status;
+}
+
 absl::Status CheckFullGradients(const CheckedSchedule& schedule) {
   const Plan& plan = schedule.plan();
-  if (!schedule.schedule().end.gradients || schedule.schedule().start.gradients) return absl::OkStatus();
-  for (size_t unit = 0; unit < plan.unit_buffers.size(); ++unit) {
-    const std::vector<BufferId>& gradients = plan.unit_buffers[unit].full_gradients;
-    for (size_t i = 0; i < gradients.size(); ++i) {
-      if (!gradients[i].valid()) continue;
-      REPRISE_RETURN_IF_ERROR(
-          CheckWritten(schedule, gradients[i], schedule.first_command(),
-                       GradientBytes(plan, plan.layout.units[unit].groups[i], 0, SizeOf(plan.options.accumulate))));
-    }
+  for (size_t u = 0; u < plan.unit_buffers.size(); ++u) {
+    const UnitId unit(static_cast<int64_t>(u));
+    const BufferId gradient = plan.unit_buffers[u].full_gradient;
+    if (!gradient.valid()) continue;
+    REPRISE_RETURN_IF_ERROR(CheckSum(schedule, unit, gradient));
+    if (!schedule.schedule().end.gradients || schedule.schedule().start.gradients) continue;
+    REPRISE_RETURN_IF_ERROR(CheckWritten(schedule, gradient, schedule.first_command(), FullGradientBytes(plan, unit)));
   }
   return absl::OkStatus();
 }

@@ -101,7 +101,7 @@ absl::Status SessionCore::TakeMemory() {
   block(Storage::kMasters) = parameters().memory(Storage::kMasters);
   block(Storage::kCommunicating) = arena_->communicating;
   block(Storage::kLocal) = arena_->local;
-  for (const Storage storage : {Storage::kSession, Storage::kHostVisible}) {
+  for (const Storage storage : {Storage::kSession, Storage::kGradients, Storage::kHostVisible}) {
     REPRISE_ASSIGN_OR_RETURN(block(storage),
                              world().Allocate(MemoryKindOf(storage), memory.num_bytes[static_cast<int>(storage)]));
   }

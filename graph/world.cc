@@ -126,6 +126,7 @@ void Shift(double microseconds, Timeline& timeline) {
 MemoryKind MemoryKindOf(Storage storage) {
   switch (storage) {
     case Storage::kWeights:
+    case Storage::kGradients:
     case Storage::kCommunicating:
       return MemoryKind::kCommunicating;
     case Storage::kHostVisible:

@@ -4,22 +4,26 @@
 #include <cstring>
 
 namespace reprise::internal {
-namespace {
 
-std::vector<BufferId> BuffersOf(const ScheduleState& state) {
-  std::vector<BufferId> buffers;
-  for (const Resident& resident : state.residents) buffers.push_back(resident.buffer);
-  for (const OutstandingReduction& reduction : state.outstanding) buffers.push_back(reduction.wire);
-  return buffers;
-}
-
-}  // namespace
-
-TransientPoison::TransientPoison(const HostRecording& recording) : recording_(recording) {
+TransientPoison::TransientPoison(const HostRecording& recording)
+    : recording_(recording), is_full_gradient_(recording.bindings->plan->buffers.size(), false) {
+  for (const UnitBuffers& unit : recording_.bindings->plan->unit_buffers) {
+    if (unit.full_gradient.valid()) is_full_gradient_[unit.full_gradient.value()] = true;
+  }
   FindLives();
   std::vector<int> commands;
   for (const Life& life : lives_) commands.push_back(life.commands);
   remaining_.assign(recording_.ranks(), commands);
+}
+
+std::vector<BufferId> TransientPoison::BuffersOf(const ScheduleState& state) const {
+  std::vector<BufferId> buffers;
+  for (const Resident& resident : state.residents) buffers.push_back(resident.buffer);
+  for (const OutstandingReduction& reduction : state.outstanding) buffers.push_back(reduction.wire);
+  for (const UnitBuffers& unit : recording_.bindings->plan->unit_buffers) {
+    if (state.gradients && unit.full_gradient.valid()) buffers.push_back(unit.full_gradient);
+  }
+  return buffers;
 }
 
 void TransientPoison::FindLives() {
@@ -28,7 +32,7 @@ void TransientPoison::FindLives() {
     std::vector<int>& mine = lives_of_command_.emplace_back();
     const bool gathers = std::holds_alternative<AllGather>(command.command);
     for (const BufferUse& use : command.uses) {
-      if (use.num_bytes == 0 || !IsTransientBuffer(use.buffer)) continue;
+      if (use.num_bytes == 0 || !IsPoisoned(use.buffer)) continue;
       int& life = current[use.buffer.value()];
       if (std::find(mine.begin(), mine.end(), life) != mine.end()) continue;
       if (life < 0 || (gathers && use.access == Access::kAssign)) {
@@ -86,7 +90,7 @@ void TransientPoison::BeginCommand(int rank, int command) const {
   const std::vector<BufferUse>& uses = recording_.schedule.commands[command].uses;
   std::vector<Range> pieces;
   for (const BufferUse& use : uses) {
-    if (use.access == Access::kAssign && use.num_bytes > 0 && IsTransientBuffer(use.buffer)) {
+    if (use.access == Access::kAssign && use.num_bytes > 0 && IsPoisoned(use.buffer)) {
       pieces.push_back(RangeOf(use));
     }
   }

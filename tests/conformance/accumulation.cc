@@ -25,7 +25,8 @@ constexpr PlanOptions kVariants[] = {{},
                                      {.microbatches_per_graph = 2},
                                      {.tail = Tail::kCarried},
                                      {.microbatches_per_graph = 2, .tail = Tail::kCarried},
-                                     {.reduce = Reduce::kOncePerStep}};
+                                     {.reduce = Reduce::kOncePerStep},
+                                     {.reduce = Reduce::kOncePerStep, .wire = DType::kFloat32}};
 
 // The same input in every microbatch.
 double SameInput(int rank, int64_t, TensorId tensor, int64_t element) {
@@ -69,15 +70,17 @@ TEST_P(ConformanceTest, AccumulationAddsUpTheMicrobatchesOfAStep) {
 
 TEST_P(ConformanceTest, AccumulationOncePerStepAddsUpTheMicrobatchesOfAStep) {
   const Classifier classifier = MakeClassifier(2, DType::kBFloat16);
-  REPRISE_ASSERT_OK_AND_ASSIGN(const Plan plan,
-                               PlanTraining(classifier.model, ranks(), {.reduce = Reduce::kOncePerStep}));
-  REPRISE_ASSERT_OK_AND_ASSIGN(const std::unique_ptr<PlanRunner> runner,
-                               NewRunner(plan, classifier.compute, ClassifierParameter));
-  ASSERT_THAT(Accumulate(*runner, 1, SameInput), IsOk());
-  REPRISE_ASSERT_OK_AND_ASSIGN(const std::vector<float> one, Accumulators(*runner, 0));
-  ASSERT_THAT(Accumulate(*runner, 2, SameInput), IsOk());
-  REPRISE_ASSERT_OK_AND_ASSIGN(const std::vector<float> two, Accumulators(*runner, 0));
-  for (size_t i = 0; i < one.size(); ++i) ASSERT_EQ(two[i], 2 * one[i]) << "element " << i;
+  for (const DType wire : {DType::kBFloat16, DType::kFloat32}) {
+    REPRISE_ASSERT_OK_AND_ASSIGN(
+        const Plan plan, PlanTraining(classifier.model, ranks(), {.reduce = Reduce::kOncePerStep, .wire = wire}));
+    REPRISE_ASSERT_OK_AND_ASSIGN(const std::unique_ptr<PlanRunner> runner,
+                                 NewRunner(plan, classifier.compute, ClassifierParameter));
+    ASSERT_THAT(Accumulate(*runner, 1, SameInput), IsOk());
+    REPRISE_ASSERT_OK_AND_ASSIGN(const std::vector<float> one, Accumulators(*runner, 0));
+    ASSERT_THAT(Accumulate(*runner, 2, SameInput), IsOk());
+    REPRISE_ASSERT_OK_AND_ASSIGN(const std::vector<float> two, Accumulators(*runner, 0));
+    for (size_t i = 0; i < one.size(); ++i) ASSERT_EQ(two[i], 2 * one[i]) << "element " << i;
+  }
 }
 
 TEST_P(ConformanceTest, AccumulationStartsAnewEachStep) {

@@ -94,37 +94,47 @@ class Reductions {
     return static_cast<float>(kLossScale * (element < columns ? -sum : sum));
   }
   static constexpr double kLossScale = 4;  // of PlanRunner
+  // A step of one microbatch, up to the sum over ranks.
+  static absl::Status Run(PlanRunner& runner, const InputValue& inputs) {
+    REPRISE_RETURN_IF_ERROR(runner.BeginStep(1));
+    REPRISE_RETURN_IF_ERROR(runner.ReplayGraph(runner.plan().first, inputs));
+    return runner.plan().finish < 0 ? absl::OkStatus() : runner.Replay(runner.plan().finish);
+  }
 };
 
 TEST_P(ConformanceTest, CollectivesReduceGradientsToTheirOwners) {
   constexpr int64_t kColumns = 64;
   const TwoClasses m = MakeTwoClasses(kColumns);
+  std::vector<PlanOptions> plans;
   for (const Transport transport : {Transport::kDefault, Transport::kSymmetric, Transport::kCopyEngine}) {
-    for (const DType wire : {DType::kFloat32, DType::kBFloat16}) {
-      REPRISE_ASSERT_OK_AND_ASSIGN(const Plan plan,
-                                   PlanTraining(m.model, ranks(), {.transport = transport, .wire = wire}));
-      absl::StatusOr<std::unique_ptr<PlanRunner>> runner =
-          NewRunner(plan, m.compute, [](ParameterId, int64_t) { return 0.0f; });
-      if (absl::IsUnavailable(runner.status())) continue;  // the machine lacks the transport
-      ASSERT_THAT(runner, IsOk());
-      ASSERT_THAT((*runner)->BeginStep(1), IsOk());
-      ASSERT_THAT((*runner)->ReplayGraph(plan.first, [&](int rank, int64_t, TensorId tensor,
-                                                         int64_t) { return tensor == m.x ? rank + 1.0 : 0.0; }),
-                  IsOk());
-      const FlatGroup& group = plan.layout.units[0].groups[0];
-      for (size_t local = 0; local < world_->local_ranks().size(); ++local) {
-        REPRISE_ASSERT_OK_AND_ASSIGN(
-            const std::vector<float> sums,
-            (*runner)->ReadAs<float>(static_cast<int>(local), plan.unit_buffers[0].accumulators[0]));
-        std::vector<float> expected(group.shard_elements, 0);  // padding stays as it was
-        for (const ShardSegment& segment : Segments(group, world_->local_ranks()[local])) {
-          for (int64_t i = 0; i < segment.num_elements; ++i) {
-            expected[segment.shard_element + i] =
-                Reductions::Expected(ranks(), segment.parameter_element + i, kColumns);
-          }
-        }
-        EXPECT_EQ(sums, expected) << Name(transport) << ", wire " << Name(wire) << ", local rank " << local;
+    for (const Reduce reduce : {Reduce::kEveryMicrobatch, Reduce::kOncePerStep}) {
+      for (const DType wire : {DType::kFloat32, DType::kBFloat16}) {
+        plans.push_back({.reduce = reduce, .transport = transport, .wire = wire});
       }
+    }
+  }
+  for (const PlanOptions& options : plans) {
+    REPRISE_ASSERT_OK_AND_ASSIGN(const Plan plan, PlanTraining(m.model, ranks(), options));
+    absl::StatusOr<std::unique_ptr<PlanRunner>> runner =
+        NewRunner(plan, m.compute, [](ParameterId, int64_t) { return 0.0f; });
+    if (absl::IsUnavailable(runner.status())) continue;  // the machine lacks the transport
+    ASSERT_THAT(runner, IsOk());
+    ASSERT_THAT(Reductions::Run(**runner, [&](int rank, int64_t, TensorId tensor,
+                                              int64_t) { return tensor == m.x ? rank + 1.0 : 0.0; }),
+                IsOk());
+    const FlatGroup& group = plan.layout.units[0].groups[0];
+    for (size_t local = 0; local < world_->local_ranks().size(); ++local) {
+      REPRISE_ASSERT_OK_AND_ASSIGN(
+          const std::vector<float> sums,
+          (*runner)->ReadAs<float>(static_cast<int>(local), plan.unit_buffers[0].accumulators[0]));
+      std::vector<float> expected(group.shard_elements, 0);  // padding stays as it was
+      for (const ShardSegment& segment : Segments(group, world_->local_ranks()[local])) {
+        for (int64_t i = 0; i < segment.num_elements; ++i) {
+          expected[segment.shard_element + i] = Reductions::Expected(ranks(), segment.parameter_element + i, kColumns);
+        }
+      }
+      EXPECT_EQ(sums, expected) << Name(options.transport) << ", wire " << Name(options.wire) << ", once per step "
+                                << (options.reduce == Reduce::kOncePerStep) << ", local rank " << local;
     }
   }
 }
@@ -137,15 +147,19 @@ TEST_P(ConformanceTest, CollectivesOfExchangesAddUpInRankOrder) {
   // See Reductions, of class 1.
   float sum = 0;
   for (int rank = 0; rank < ranks(); ++rank) sum += static_cast<float>(Reductions::kLossScale / 2 * value(rank));
-  for (const Transport transport : {Transport::kSymmetric, Transport::kCopyEngine}) {
-    REPRISE_ASSERT_OK_AND_ASSIGN(const Plan plan, PlanTraining(m.model, ranks(), {.transport = transport}));
+  const PlanOptions plans[] = {
+      {.transport = Transport::kSymmetric},
+      {.transport = Transport::kCopyEngine},
+      {.reduce = Reduce::kOncePerStep, .transport = Transport::kSymmetric, .wire = DType::kFloat32},
+      {.reduce = Reduce::kOncePerStep, .transport = Transport::kCopyEngine, .wire = DType::kFloat32}};
+  for (const PlanOptions& options : plans) {
+    REPRISE_ASSERT_OK_AND_ASSIGN(const Plan plan, PlanTraining(m.model, ranks(), options));
     absl::StatusOr<std::unique_ptr<PlanRunner>> runner =
         NewRunner(plan, m.compute, [](ParameterId, int64_t) { return 0.0f; });
     if (absl::IsUnavailable(runner.status())) continue;  // the machine lacks the transport
     ASSERT_THAT(runner, IsOk());
-    ASSERT_THAT((*runner)->BeginStep(1), IsOk());
-    ASSERT_THAT((*runner)->ReplayGraph(plan.first, [&](int rank, int64_t, TensorId tensor,
-                                                       int64_t) { return tensor == m.x ? value(rank) : 0.0; }),
+    ASSERT_THAT(Reductions::Run(**runner, [&](int rank, int64_t, TensorId tensor,
+                                              int64_t) { return tensor == m.x ? value(rank) : 0.0; }),
                 IsOk());
     const FlatGroup& group = plan.layout.units[0].groups[0];
     for (size_t local = 0; local < world_->local_ranks().size(); ++local) {
@@ -155,7 +169,8 @@ TEST_P(ConformanceTest, CollectivesOfExchangesAddUpInRankOrder) {
       for (const ShardSegment& segment : Segments(group, world_->local_ranks()[local])) {
         for (int64_t i = 0; i < segment.num_elements; ++i) {
           EXPECT_EQ(sums[segment.shard_element + i], segment.parameter_element + i < kColumns ? -sum : sum)
-              << Name(transport) << ", local rank " << local;
+              << Name(options.transport) << ", once per step " << (options.reduce == Reduce::kOncePerStep)
+              << ", local rank " << local;
         }
       }
     }

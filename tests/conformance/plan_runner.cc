@@ -1,6 +1,7 @@
 #include "tests/conformance/plan_runner.h"
 
 #include <algorithm>
+#include <set>
 #include <utility>
 
 #include "reprise/core/status_macros.h"
@@ -172,12 +173,15 @@ absl::StatusOr<std::string> PlanRunner::Read(int local, BufferId buffer) {
 }
 
 absl::StatusOr<std::string> PlanRunner::ReadAll() {
+  std::set<BufferId> full_gradients;
+  for (const UnitBuffers& unit : plan().unit_buffers) full_gradients.insert(unit.full_gradient);
   std::string all;
   for (int local = 0; local < num_local(); ++local) {
     for (size_t b = 0; b < plan().buffers.size(); ++b) {
+      const BufferId id(static_cast<int64_t>(b));
       const Storage storage = plan().buffers[b].storage;
-      if (IsTransient(storage) || storage == Storage::kExternal) continue;
-      REPRISE_ASSIGN_OR_RETURN(const std::string bytes, Read(local, BufferId(static_cast<int64_t>(b))));
+      if (IsTransient(storage) || storage == Storage::kExternal || full_gradients.count(id) > 0) continue;
+      REPRISE_ASSIGN_OR_RETURN(const std::string bytes, Read(local, id));
       all += bytes;
     }
   }

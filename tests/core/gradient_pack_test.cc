@@ -9,7 +9,9 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "reprise/core/planner.h"
+#include "reprise/core/stack_model.h"
 #include "reprise/core/verifier.h"
+#include "tests/testing/random_model.h"
 #include "tests/testing/status_matchers.h"
 
 namespace reprise {
@@ -73,9 +75,8 @@ struct PackCase {
   std::string name;
   std::vector<TestUnit> units;
   PlanOptions options = {};
-  // Of each microbatch, or of a step that reduces once.
-  std::vector<std::string> direct = {};               // written where they are reduced, in the order of backward
-  std::vector<std::vector<std::string>> packed = {};  // by command
+  std::vector<std::string> direct = {};  // of each microbatch: written where they are reduced, in the order of backward
+  std::vector<std::vector<std::string>> packed = {};  // of each microbatch, or of a step that reduces once; by command
 };
 void PrintTo(const PackCase& c, std::ostream* out) { *out << c.name; }
 
@@ -106,7 +107,35 @@ std::vector<PackCase> PackCases() {
       {"TiedMixedGroups", tied_mixed, {}, {"w", "w"}, {{"scale"}}},
       {"OncePerStep", bf16, {.reduce = Reduce::kOncePerStep}, {}, {{"b"}, {"a"}}},
       {"OncePerStepTied", tied, {.reduce = Reduce::kOncePerStep}, {}, {{"a"}}},
-      {"OncePerStepInAFloatWire", f32, {.reduce = Reduce::kOncePerStep, .wire = kF32}, {}, {{"b"}, {"a"}}},
+      {"OncePerStepInAFloatWire", f32, {.reduce = Reduce::kOncePerStep, .wire = kF32}, {"b", "a"}},
+      {"OncePerStepOfBFloat16InAFloatWire", bf16, {.reduce = Reduce::kOncePerStep, .wire = kF32}, {"b", "a"}},
+      {"OncePerStepOfSeveralMicrobatchesInAFloatWire",
+       bf16,
+       {.microbatches_per_graph = 3, .reduce = Reduce::kOncePerStep, .wire = kF32},
+       {"b", "a"}},
+      {"OncePerStepInAnExchange",
+       f32,
+       {.reduce = Reduce::kOncePerStep, .transport = Transport::kSymmetric, .wire = kF32},
+       {"b", "a"}},
+      {"OncePerStepTiedInAFloatWire", tied, {.reduce = Reduce::kOncePerStep, .wire = kF32}, {"a", "a"}},
+      {"OncePerStepOfMixedGroupsInAFloatWire",
+       mixed,
+       {.reduce = Reduce::kOncePerStep, .wire = kF32},
+       {"w", "scale", "v", "shift"}},
+      {"OncePerStepInAWireOfTheParametersOwn",
+       {{{{"a", {4}, kF32, true, kF32}, {"b", {4}, kF32, true, kF32}}}, {{{"c", {4}, kF32}}}},
+       {.reduce = Reduce::kOncePerStep},
+       {"a", "b"},
+       {{"c"}}},
+      {"OncePerStepInTwoWires",
+       {{{{"a", {4}, kF32, true, kF32}, {"b", {4}, kF32}}}},
+       {.reduce = Reduce::kOncePerStep},
+       {},
+       {{"a", "b"}}},
+      {"OncePerStepBesideFrozenAndEmptyParameters",
+       {{{{"frozen", {4}, kF32, false, kBF16}, {"a", {4}, kBF16}, {"empty", {0}, kF32}}}},
+       {.reduce = Reduce::kOncePerStep, .wire = kF32},
+       {"a"}},
   };
 }
 
@@ -114,7 +143,7 @@ class GradientPackTest : public ::testing::TestWithParam<PackCase> {};
 INSTANTIATE_TEST_SUITE_P(All, GradientPackTest, ::testing::ValuesIn(PackCases()),
                          [](const auto& info) { return info.param.name; });
 
-TEST_P(GradientPackTest, OnlyGradientsInAnotherDtypeOrKeptOverMicrobatchesArePacked) {
+TEST_P(GradientPackTest, OnlyGradientsInAnotherDtypeArePacked) {
   const PackCase& c = GetParam();
   REPRISE_ASSERT_OK_AND_ASSIGN(const Model model, Chain(c.units));
   REPRISE_ASSERT_OK_AND_ASSIGN(const Plan plan, PlanTraining(model, 2, c.options));
@@ -136,13 +165,100 @@ TEST_P(GradientPackTest, OnlyGradientsInAnotherDtypeOrKeptOverMicrobatchesArePac
         direct.push_back(plan.model.parameter(ParameterId(use.id)).spec.name);
       }
     }
-    const int gradients = once ? (s == plan.finish ? 1 : 0) : schedule.microbatches;
-    for (int g = 0; g < gradients; ++g) {
+    for (int m = 0; m < schedule.microbatches; ++m) {
       want_direct.insert(want_direct.end(), c.direct.begin(), c.direct.end());
+    }
+    for (int g = once ? (s == plan.finish ? 1 : 0) : schedule.microbatches; g > 0; --g) {
       want_packed.insert(want_packed.end(), c.packed.begin(), c.packed.end());
     }
     EXPECT_EQ(direct, want_direct);
     EXPECT_EQ(packed, want_packed);
+  }
+}
+
+// ---- once per step, where the full gradient is ready for the wire ----
+
+// Commands of the schedule that are of the unit, and of type T.
+template <class T>
+std::vector<ScheduledCommand> Of(UnitId unit, const Schedule& schedule) {
+  std::vector<ScheduledCommand> found;
+  for (const ScheduledCommand& command : schedule.commands) {
+    const T* const typed = std::get_if<T>(&command.command);
+    if (typed != nullptr && typed->unit == unit) found.push_back(command);
+  }
+  return found;
+}
+
+std::vector<BufferUse> UsesAs(const ScheduledCommand& command, Role role) {
+  std::vector<BufferUse> uses = command.uses;
+  std::erase_if(uses, [&](const BufferUse& use) { return use.role != role; });
+  return uses;
+}
+
+// A unit is reduced in place if its trainable groups all have float32 wires, and packed as a whole otherwise.
+TEST(GradientInPlaceTest, UnitsOfRandomModelsAreReducedInPlaceIfAllOfTheirWiresAreFloats) {
+  constexpr int kSeeds = 200;
+  int in_place = 0, packed = 0;
+  for (int seed = 0; seed < kSeeds && !HasFailure(); ++seed) {
+    SCOPED_TRACE(seed);
+    testing::Random random(seed);
+    const Model model = testing::RandomModel(seed, {.max_units = 5});
+    PlanOptions options = testing::RandomPlanOptions(random);
+    options.reduce = Reduce::kOncePerStep;
+    options.tail = Tail::kInGraph;
+    if (random.Chance(30)) options.wire = kF32;
+    REPRISE_ASSERT_OK_AND_ASSIGN(const Plan plan, PlanTraining(model, static_cast<int>(1 + random.Below(4)), options));
+    ASSERT_THAT(Verify(plan), IsOk());
+    const Schedule& finish = plan.schedules[plan.finish];
+    for (size_t u = 0; u < model.units().size(); ++u) {
+      const UnitId unit(static_cast<int64_t>(u));
+      const std::vector<ScheduledCommand> reductions = Of<ReduceScatter>(unit, finish);
+      if (reductions.empty()) continue;  // nothing to train
+      ASSERT_EQ(reductions.size(), 1u);
+      const bool floats = std::all_of(plan.layout.units[u].groups.begin(), plan.layout.units[u].groups.end(),
+                                      [&](const FlatGroup& g) { return !g.trainable || plan.wire(g) == kF32; });
+      ++(floats ? in_place : packed);
+      EXPECT_EQ(Of<PackGradients>(unit, finish).size(), floats ? 0u : 1u);
+      const BufferId full = plan.unit_buffers[u].full_gradient;
+      EXPECT_EQ(plan.buffer(full).storage, floats ? Storage::kGradients : Storage::kSession);
+      const std::vector<BufferUse> wire = UsesAs(reductions[0], Role::kWire);
+      for (const BufferUse& use : wire) EXPECT_EQ(use.buffer == full, floats);
+      EXPECT_EQ(std::get<ReduceScatter>(reductions[0].command).slot == -1, floats);
+      // An exchange leaves a rank's own part where the reduction read it.
+      const std::vector<BufferUse> own = UsesAs(Of<Accumulate>(unit, finish)[0], Role::kWire);
+      EXPECT_EQ(own, ExchangesParts(TransportOf(plan, unit)) ? wire : std::vector<BufferUse>());
+    }
+  }
+  EXPECT_GT(in_place, kSeeds / 2);
+  EXPECT_GT(packed, kSeeds / 2);
+}
+
+// Of three units of 4096 elements on two ranks, nothing stays gathered. A packed unit has a wire gradient in bfloat16.
+TEST(GradientInPlaceTest, NoWireGradientIsPlanned) {
+  constexpr int64_t kUnits = 3, kElements = 4096;
+  const Model model = StackModel(kUnits, {64, 64}, kBF16, 8).value();
+  for (const Transport transport : {Transport::kDefault, Transport::kSymmetric, Transport::kCopyEngine}) {
+    for (const DType wire : {kF32, kBF16}) {
+      SCOPED_TRACE(absl::StrCat(Name(transport), ", wire ", Name(wire)));
+      REPRISE_ASSERT_OK_AND_ASSIGN(const Plan plan, PlanTraining(model, 2,
+                                                                 {.weight_slots = 1,
+                                                                  .residency = Residency::kOff,
+                                                                  .reduce = Reduce::kOncePerStep,
+                                                                  .transport = transport,
+                                                                  .wire = wire}));
+      const auto bytes = [&](Storage storage) { return plan.memory.num_bytes[static_cast<int>(storage)]; };
+      const bool in_place = wire == kF32;
+      EXPECT_EQ(bytes(Storage::kGradients), in_place ? kUnits * kElements * 4 : 0);
+      // One gathered copy; one received part of half a gradient; two wire gradients beside one.
+      const int64_t gathered = kElements * 2, received = kElements / 2 * SizeOf(wire);
+      EXPECT_EQ(bytes(Storage::kCommunicating),
+                std::max(gathered, in_place ? received : 2 * kElements * SizeOf(wire) + received));
+      const int64_t wires = std::count_if(plan.buffers.begin(), plan.buffers.end(),
+                                          [](const Buffer& buffer) { return buffer.name.rfind("wire.", 0) == 0; });
+      EXPECT_EQ(wires, in_place ? 0 : kUnits);
+      // In place `finish` is Begin, End and, for each unit, a reduction and its accumulate.
+      EXPECT_EQ(plan.schedules[plan.finish].commands.size(), static_cast<size_t>(2 + kUnits * (in_place ? 2 : 3)));
+    }
   }
 }
 

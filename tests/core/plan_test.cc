@@ -14,10 +14,10 @@ using testing::SamplePlan;
 
 TEST(MemoryPlanTest, SumsPersistentAndTransientStorages) {
   MemoryPlan memory;
-  memory.num_bytes = {1, 2, 4, 8, 16, 32, 0};
-  memory.lower_bound = {0, 0, 0, 0, 10, 20, 0};
-  EXPECT_EQ(memory.persistent_bytes(), 1 + 2 + 4 + 8);
-  EXPECT_EQ(memory.transient_bytes(), 16 + 32);
+  memory.num_bytes = {1, 2, 4, 8, 16, 32, 64, 0};
+  memory.lower_bound = {0, 0, 0, 0, 0, 10, 20, 0};
+  EXPECT_EQ(memory.persistent_bytes(), 1 + 2 + 4 + 8 + 16);
+  EXPECT_EQ(memory.transient_bytes(), 32 + 64);
   EXPECT_EQ(memory.transient_lower_bound_bytes(), 30);
 }
 
@@ -62,8 +62,8 @@ TEST(SummarizeTest, CopiesMemoryAndFingerprint) {
   const Plan plan = SamplePlan();
   const absl::StatusOr<PlanSummary> summary = Summarize(plan, 2);
   ASSERT_TRUE(summary.ok()) << summary.status();
-  EXPECT_EQ(summary->persistent_bytes, 100 + 200 + 400 + 800 + 6400);
-  EXPECT_EQ(summary->transient_bytes, 1600 + 3200);
+  EXPECT_EQ(summary->persistent_bytes, 100 + 200 + 400 + 800 + 1600 + 12800);
+  EXPECT_EQ(summary->transient_bytes, 3200 + 6400);
   EXPECT_EQ(summary->transient_lower_bound_bytes, 1024 + 2048);
   EXPECT_EQ(summary->fingerprint, plan.fingerprint);
 }

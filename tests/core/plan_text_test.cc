@@ -60,11 +60,12 @@ TEST(PlanTextTest, ShowsUnitsMemoryAndBuffers) {
                           "  weights                     100",                 //
                           "  masters                     200",                 //
                           "  session                     400",                 //
-                          "  host_visible                800",                 //
-                          "  communicating              1600             1024",
-                          "  local                      3200             2048",
-                          "  persistent                 7900",  //
-                          "  transient                  4800             3072"));
+                          "  gradients                   800",                 //
+                          "  host_visible               1600",                 //
+                          "  communicating              3200             1024",
+                          "  local                      6400             2048",
+                          "  persistent                15900",  //
+                          "  transient                  9600             3072"));
   EXPECT_THAT(Section(text, "buffers"),
               ElementsAre("buffers (ranges in bytes of their storage)", "  weights.u0   weights           [0, 128)",
                           "  gathered.u0  communicating   [512, 768)", "  x            local             [0,  16)",
@@ -122,8 +123,8 @@ TEST(PlanJsonTest, SummarizesTheStep) {
                                              {"reduce_scatters", 2},
                                              {"commands", 11 + 11 + 6},
                                              {"waits", 2 * 6 + 1},
-                                             {"persistent_bytes", 7900},
-                                             {"transient_bytes", 4800},
+                                             {"persistent_bytes", 15900},
+                                             {"transient_bytes", 9600},
                                              {"transient_lower_bound_bytes", 3072},
                                              {"fingerprint", plan.fingerprint.ToString()}}));
 }
@@ -133,7 +134,7 @@ TEST(PlanJsonTest, HoldsOptionsBuffersAndCommands) {
   EXPECT_EQ(json["options"]["weight_slots"], 2);
   EXPECT_EQ(json["options"]["residency"], "on");
   EXPECT_EQ(json["options"].size(), 12u);
-  EXPECT_EQ(json["memory"][4], (Json{{"storage", "communicating"}, {"num_bytes", 1600}, {"lower_bound", 1024}}));
+  EXPECT_EQ(json["memory"][5], (Json{{"storage", "communicating"}, {"num_bytes", 3200}, {"lower_bound", 1024}}));
   EXPECT_EQ(json["buffers"][1],
             (Json{{"name", "gathered.u0"}, {"storage", "communicating"}, {"offset", 512}, {"num_bytes", 256}}));
   EXPECT_EQ(json["units"][0]["groups"][0]["parameters"][0],

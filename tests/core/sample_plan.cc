@@ -84,7 +84,7 @@ Plan SamplePlan() {
                   {"gathered.u0", Storage::kCommunicating, 256, 512},
                   {"x", Storage::kLocal, 16, 0},
                   {"x", Storage::kLocal, 4, 256}};
-  plan.unit_buffers = {{{kWeights}, {BufferId(1)}, {BufferId(2)}, {BufferId(3)}, {{BufferId(1), BufferId(2)}}, {8}}};
+  plan.unit_buffers = {{{kWeights}, {BufferId(1)}, {BufferId(2)}, BufferId(3), {{BufferId(1), BufferId(2)}}, {8}}};
   plan.tensor_buffers = {{BufferId(0), BufferId(1), BufferId(2)}, {}};
   plan.control = BufferId(0);
   plan.step_state = BufferId(1);

@@ -1,4 +1,5 @@
-// What an accumulate must agree on with its reduction and its plan: one mistake at a time, in random plans.
+// What a reduction reads, and what its accumulate must agree on with it and with the plan: one mistake at a time, in
+// random plans.
 #include <algorithm>
 #include <functional>
 #include <ostream>
@@ -36,6 +37,15 @@ struct Pair {
 
   ReduceScatter& reduce() const { return std::get<ReduceScatter>(reduction.command); }
   Accumulate& accumulate() const { return std::get<Accumulate>(sum.command); }
+  // The uses of the reduction that are its unit's gradients.
+  std::vector<BufferUse*> Gradients() const {
+    std::vector<BufferUse*> gradients;
+    for (BufferUse& use : reduction.uses) {
+      if (use.role == Role::kWire) gradients.push_back(&use);
+    }
+    return gradients;
+  }
+  bool InPlace() const { return plan.buffer(Gradients()[0]->buffer).storage == Storage::kGradients; }
   // The first use of the role, which every accumulate has of all but kWire.
   BufferUse& UseOfSum(Role role) const {
     return *std::find_if(sum.uses.begin(), sum.uses.end(), [&](const BufferUse& use) { return use.role == role; });
@@ -69,7 +79,8 @@ struct Mistake {
   std::string name;
   std::function<bool(const Pair&)> make;  // false: this pair has no room for it
   std::vector<std::string> words;
-  bool of_plan = false;  // found before the schedules are looked at
+  bool of_plan = false;   // found before the schedules are looked at
+  bool in_place = false;  // of reductions that read a full gradient where it is
 };
 void PrintTo(const Mistake& mistake, std::ostream* out) { *out << mistake.name; }
 
@@ -83,6 +94,7 @@ std::vector<Mistake> PairMistakes() {
        {"accumulate", "is at position", "before it is at"}},
       {"BothAtOtherPosition",
        [](const Pair& p) {
+         if (p.InPlace()) return false;  // nothing in its schedule wrote the gradient
          // Check::kSuccession knows the position of what the schedule starts with.
          for (const OutstandingReduction& carried : p.schedule.start.outstanding) {
            if (carried.unit == p.reduce().unit) return false;
@@ -241,6 +253,149 @@ std::vector<Mistake> UseMistakes() {
   };
 }
 
+std::vector<Mistake> GradientMistakes() {
+  std::vector<Mistake> mistakes = {
+      {"NoGradients",
+       [](const Pair& p) {
+         std::erase_if(p.reduction.uses, [](const BufferUse& use) { return use.role == Role::kWire; });
+         return true;
+       },
+       {"reduce_scatter", "reads no gradient of u"}},
+      {"AGradientLeftOut",
+       [](const Pair& p) {
+         const std::vector<BufferUse*> gradients = p.Gradients();
+         if (gradients.size() == 1) return false;
+         const int32_t id = gradients[p.random.Below(static_cast<int64_t>(gradients.size()))]->id;
+         for (ScheduledCommand* command : {&p.reduction, &p.sum}) {
+           std::erase_if(command->uses, [&](const BufferUse& u) { return u.role == Role::kWire && u.id == id; });
+         }
+         return true;
+       },
+       {"reduce_scatter", "does not read the gradient of u"}},
+      {"AGradientTwice",
+       [](const Pair& p) {
+         p.reduction.uses.push_back(*p.Gradients()[0]);
+         return true;
+       },
+       {"reduce_scatter", "uses bytes", "beside another part of it"}},
+      {"AGradientOfAnotherUnitToo",
+       [](const Pair& p) {
+         BufferUse use = *p.Gradients()[0];
+         for (size_t other = 0; other < p.plan.model.parameters().size(); ++other) {
+           if (p.plan.model.parameters()[other].unit == p.reduce().unit) continue;
+           use.id = static_cast<int32_t>(other);
+           p.reduction.uses.push_back(use);
+           return true;
+         }
+         return false;
+       },
+       {"reduce_scatter", "reads bytes", "as wire ", "which is none of u"}},
+      {"AByteLeftOut",
+       [](const Pair& p) {
+         --p.Gradients().back()->num_bytes;
+         return true;
+       },
+       {"reduce_scatter", "reads bytes", "as wire ", "but must read bytes"}},
+      {"AByteTooEarly",
+       [](const Pair& p) {
+         BufferUse& use = *p.Gradients().back();
+         if (use.offset == 0) return false;
+         --use.offset;
+         return true;
+       },
+       {"reduce_scatter", "reads bytes", "as wire ", "but must read bytes"}},
+      {"AGradientAssigned",
+       [](const Pair& p) {
+         p.Gradients()[0]->access = Access::kAssign;
+         return true;
+       },
+       {"reduce_scatter", "assigns bytes", "as wire ", "but must read bytes"}},
+      {"GradientsInTwoBuffers",
+       [](const Pair& p) {
+         if (p.Gradients().size() == 1) return false;
+         BufferUse& use = *p.Gradients().back();
+         p.plan.buffers.push_back(p.plan.buffer(use.buffer));
+         use.buffer = BufferId(static_cast<int64_t>(p.plan.buffers.size()) - 1);
+         return true;
+       },
+       {"reduce_scatter", "reads bytes", "as wire ", "but must read bytes"}},
+      {"GradientsOfAnotherUnit",
+       [](const Pair& p) {
+         const int64_t units = static_cast<int64_t>(p.plan.model.units().size());
+         const UnitId other((p.reduce().unit.value() + 1) % units);
+         const std::vector<FlatGroup>& groups = p.plan.layout.units[other.value()].groups;
+         const auto trains = [](const FlatGroup& group) { return group.trainable; };
+         if (units == 1 || std::none_of(groups.begin(), groups.end(), trains)) return false;
+         p.reduce().unit = p.accumulate().unit = other;
+         return true;
+       },
+       {"reduce_scatter"}},
+      {"SlotsAndTheirAbsence",
+       [](const Pair& p) {
+         p.reduce().slot = p.InPlace() ? 0 : -1;
+         return true;
+       },
+       {"reduce_scatter", "slot, but ", " takes "}},
+  };
+  std::vector<Mistake> in_place = {
+      {"FullGradientOfAnotherUnit",
+       [](const Pair& p) {
+         BufferId& mine = p.plan.unit_buffers[p.reduce().unit.value()].full_gradient;
+         for (UnitBuffers& unit : p.plan.unit_buffers) {
+           if (!unit.full_gradient.valid() || unit.full_gradient == mine) continue;
+           std::swap(unit.full_gradient, mine);
+           return true;
+         }
+         return false;
+       },
+       {"reads full_gradient.u", "in storage gradients", "neither a wire gradient nor the full gradient of u"}},
+      {"FullGradientInAnotherDType",
+       [](const Pair& p) {
+         for (FlatGroup& group : p.plan.layout.units[p.reduce().unit.value()].groups) group.wire = DType::kBFloat16;
+         return true;
+       },
+       {"reads group ", " as bf16, but full_gradient.u", " holds f32"}},
+      {"FullGradientWhereCollectivesCannotRead",
+       [](const Pair& p) {
+         Buffer& buffer = p.plan.buffers[p.Gradients()[0]->buffer.value()];
+         int64_t& room = p.plan.memory.num_bytes[static_cast<int>(Storage::kSession)];
+         buffer.storage = Storage::kSession;
+         buffer.offset = (room + kBufferAlignment - 1) / kBufferAlignment * kBufferAlignment;
+         room = buffer.offset + buffer.num_bytes;
+         return true;
+       },
+       {"reads full_gradient.u", "in storage session", "neither a wire gradient nor the full gradient of u"}},
+      {"OfOneMicrobatch",
+       [](const Pair& p) {
+         ++p.reduce().position;
+         ++p.accumulate().position;
+         return true;
+       },
+       {"reduce_scatter", "is at position 1, but full_gradient.u", "is of a whole step"}},
+      {"ByMicrobatch",
+       [](const Pair& p) {
+         p.accumulate().mode = AccumulateMode::kByMicrobatch;
+         return true;
+       },
+       {"accumulate", "does not always assign, but the plan reduces once per step"}},
+      {"InAGraphOfMicrobatches",
+       [](const Pair& p) {
+         p.schedule.microbatches = 1;
+         return true;
+       },
+       {"accumulate", "is in a graph of microbatches, but the plan reduces once per step"}},
+  };
+  for (Mistake& mistake : in_place) mistake.in_place = true;
+  // Every mistake with a gradient can be made with one that is reduced in place.
+  for (Mistake mistake : mistakes) {
+    mistake.name += "InPlace";
+    mistake.in_place = true;
+    in_place.push_back(mistake);
+  }
+  mistakes.insert(mistakes.end(), in_place.begin(), in_place.end());
+  return mistakes;
+}
+
 std::vector<Mistake> PlanMistakes() {
   const auto place = [](const Pair& p) -> int64_t& {
     return p.plan.unit_buffers[p.reduce().unit.value()].norm_partials[p.UseOfSum(Role::kNormPartials).id];
@@ -308,11 +463,24 @@ std::vector<Mistake> PlanMistakes() {
   };
 }
 
-Plan RandomPlan(Random& random, uint64_t seed) {
+Plan RandomPlan(Random& random, uint64_t seed, bool in_place) {
   const Model model = testing::RandomModel(seed, {.max_units = 4});
   PlanOptions options = testing::RandomPlanOptions(random);
   if (options.transport == Transport::kSymmetric && random.Chance(50)) options.transport = Transport::kCopyEngine;
+  if (in_place) {
+    options.reduce = Reduce::kOncePerStep;
+    options.tail = Tail::kInGraph;
+    options.wire = DType::kFloat32;
+  }
   return PlanTraining(model, static_cast<int>(1 + random.Below(4)), options).value();
+}
+
+std::vector<Pair> InPlaceOf(const std::vector<Pair>& pairs) {
+  std::vector<Pair> in_place;
+  for (const Pair& pair : pairs) {
+    if (pair.InPlace()) in_place.push_back(pair);
+  }
+  return in_place;
 }
 
 class VerifierAccumulateTest : public ::testing::TestWithParam<Mistake> {};
@@ -324,10 +492,14 @@ TEST_P(VerifierAccumulateTest, IsFoundInRandomPlans) {
   for (int seed = 0; seed < kSeeds && !HasFailure(); ++seed) {
     SCOPED_TRACE(seed);
     Random random(seed);
-    Plan plan = RandomPlan(random, seed);
+    Plan plan = RandomPlan(random, seed, mistake.in_place);
     ASSERT_THAT(FindViolations(plan), IsEmpty());
-    const std::vector<Pair> pairs = PairsOf(plan, random);
+    std::vector<Pair> pairs = PairsOf(plan, random);
     ASSERT_FALSE(pairs.empty());
+    if (mistake.in_place) {
+      pairs = InPlaceOf(pairs);
+      if (pairs.empty()) continue;
+    }
     const Pair& pair = pairs[random.Below(static_cast<int64_t>(pairs.size()))];
     if (!mistake.make(pair)) continue;
     ++made;
@@ -341,6 +513,7 @@ TEST_P(VerifierAccumulateTest, IsFoundInRandomPlans) {
 
 std::string NameOf(const ::testing::TestParamInfo<Mistake>& info) { return info.param.name; }
 INSTANTIATE_TEST_SUITE_P(Pairs, VerifierAccumulateTest, ::testing::ValuesIn(PairMistakes()), NameOf);
+INSTANTIATE_TEST_SUITE_P(Gradients, VerifierAccumulateTest, ::testing::ValuesIn(GradientMistakes()), NameOf);
 INSTANTIATE_TEST_SUITE_P(Uses, VerifierAccumulateTest, ::testing::ValuesIn(UseMistakes()), NameOf);
 INSTANTIATE_TEST_SUITE_P(Plans, VerifierAccumulateTest, ::testing::ValuesIn(PlanMistakes()), NameOf);
 
@@ -440,6 +613,19 @@ TEST(VerifierAccumulatesTest, AGradientSlotOfAnExchangeIsTakenUntilTheSum) {
                              Field(&Violation::message,
                                    AllOf(HasSubstr("takes gradient slot 0 from u2, but no wait orders it after #"),
                                          HasSubstr("accumulate u2"))))));
+}
+
+TEST(VerifierAccumulatesTest, AnotherUnitsPackDoesNotTakeASum) {
+  Plan plan =
+      PlanTraining(StackModel(2, {8, 8}, DType::kBFloat16, 4).value(), 2, {.reduce = Reduce::kOncePerStep}).value();
+  ASSERT_THAT(Verify(plan), IsOk());
+  for (ScheduledCommand& command : plan.schedules[plan.finish].commands) {
+    if (auto* const pack = std::get_if<PackGradients>(&command.command)) pack->unit = UnitId(1);
+  }
+  EXPECT_THAT(FindViolations(plan),
+              ElementsAre(AllOf(Field(&Violation::check, Check::kSuccession), Field(&Violation::schedule, "finish"),
+                                Field(&Violation::message, HasSubstr("the sum in bytes [0, 256) of full_gradient.u0 is "
+                                                                     "neither reduced nor in the end state")))));
 }
 
 TEST(VerifierAccumulatesTest, APlanWithoutPartialNormsAccumulatesNothing) {

@@ -134,7 +134,7 @@ class Mutation {
   void One(Axis& a) { Each(a.size); }
   void One(Buffer& b) { Each(b.storage, b.num_bytes, b.offset); }
   void One(UnitBuffers& b) {
-    Each(b.weights, b.masters, b.accumulators, b.full_gradients, b.optimizer_states, b.norm_partials);
+    Each(b.weights, b.masters, b.accumulators, b.full_gradient, b.optimizer_states, b.norm_partials);
   }
   void One(TensorBuffers& b) { Each(b.staging, b.value, b.kept_gradient); }
   void One(Schedule& s) { Each(s.microbatches, s.commands, s.start, s.end); }
@@ -175,12 +175,16 @@ int64_t NumFields(Plan plan) {
 }
 
 std::vector<Plan> ValidPlans() {
-  std::vector<Plan> plans = {testing::TwoUnitPlan().plan, testing::CarriedPlan().plan,
-                             testing::FullGradientPlan().plan};
+  std::vector<Plan> plans = {testing::TwoUnitPlan().plan, testing::CarriedPlan().plan, testing::FullGradientPlan().plan,
+                             testing::InPlacePlan().plan};
   const Model stack = StackModel(2, {8, 8}, DType::kBFloat16, 4).value();
   plans.push_back(PlanTraining(stack, 2, {.wire = DType::kFloat32}).value());
   plans.push_back(PlanTraining(stack, 2, {.microbatches_per_graph = 2, .tail = Tail::kCarried}).value());
   plans.push_back(PlanTraining(stack, 2, {.reduce = Reduce::kOncePerStep, .transport = Transport::kSymmetric}).value());
+  plans.push_back(
+      PlanTraining(stack, 2,
+                   {.reduce = Reduce::kOncePerStep, .transport = Transport::kCopyEngine, .wire = DType::kFloat32})
+          .value());
   plans.push_back(PlanForward(stack, 2, {}).value());
   plans.push_back(PlanTraining(testing::RandomModel(1, {.max_units = 3}), 2, {.tail = Tail::kCarried}).value());
   return plans;
@@ -277,7 +281,7 @@ TEST(VerifierMutationTest, NamesTwoCarriedGradientsInOneSlot) {
             {b.Use(wire0, Access::kRead, Role::kWire)}, {testing::Fork(0)});
   b.Command(Accumulate{.unit = u0, .position = -1}, Lane::kReduceScatter);
   b.Command(ReduceScatter{u1, -1, 0, Transport::kDefault, AxisId(0)}, Lane::kReduceScatter,
-            {b.Use(wire1, Access::kRead, Role::kWire)});
+            {b.Use(wire1, Access::kRead, Role::kWire, 1)});
   b.Command(Accumulate{.unit = u1, .position = -1}, Lane::kReduceScatter);
   b.Command(End{}, Lane::kCompute, {}, {testing::Join(4)});
   EXPECT_EQ(FirstMessage(b.Build()),

@@ -51,7 +51,7 @@ inline TwoUnits TwoUnitPlan() {
   b.Command(Backward{c1}, Lane::kCompute,
             {read(g1, kParameter), read(a0, kSaved), assign(wire1, kParameterGradient), assign(da0, kInputGradient)});
   b.Command(ReduceScatter{u1, 0, 0, Transport::kDefault, axis}, Lane::kReduceScatter,
-            {read(wire1, kWire), assign(received1, kReceived)}, {Data(5)});
+            {b.Use(wire1, Access::kRead, kWire, 1), assign(received1, kReceived)}, {Data(5)});
   b.Command(Accumulate{.unit = u1, .beside_compute = true}, Lane::kReduceScatter,
             {read(received1, kReceived), update(acc1, kAccumulator), norm_of(u1)});
   b.Command(AllGather{u0, 0, Transport::kDefault, axis}, Lane::kAllGather, {read(w0, kShard), assign(g0b, kGathered)},
@@ -95,6 +95,8 @@ struct OneUnitParts {
   BufferId wire0 = b.Buffer("wire0", Storage::kCommunicating, 256, 256);
   BufferId received0 = b.Buffer("received0", Storage::kCommunicating, 128, 512);
   BufferId other = b.Buffer("other", Storage::kCommunicating, 256, 768);
+  BufferId reduced = wire0;  // what AddReduction reads
+  int slot = 0;              // of it
 
   BufferUse Read(BufferId id, Role role) const { return b.Use(id, Access::kRead, role); }
   BufferUse Assign(BufferId id, Role role) const { return b.Use(id, Access::kAssign, role); }
@@ -110,8 +112,8 @@ struct OneUnitParts {
     b.Command(End{}, Lane::kCompute);
   }
   void AddReduction(int position, std::vector<Wait> waits) {
-    b.Command(ReduceScatter{u0, position, 0, Transport::kDefault, axis}, Lane::kReduceScatter,
-              {Read(wire0, Role::kWire), Assign(received0, Role::kReceived)}, std::move(waits));
+    b.Command(ReduceScatter{u0, position, slot, Transport::kDefault, axis}, Lane::kReduceScatter,
+              {Read(reduced, Role::kWire), Assign(received0, Role::kReceived)}, std::move(waits));
     const bool once = b.plan().options.reduce == Reduce::kOncePerStep;
     b.Command(Accumulate{.unit = u0,
                          .position = position,
@@ -158,25 +160,44 @@ inline OneUnit CarriedPlan() {
   return p.Build();
 }
 
-// The full gradient is kept, and reduced once per step.
-inline OneUnit FullGradientPlan() {
-  OneUnitParts p;
+// First and body, which keep the full gradient, and the start of finish.
+inline void AddFullGradient(OneUnitParts& p, BufferId full) {
   p.b.plan().options.reduce = Reduce::kOncePerStep;
-  p.b.plan().unit_buffers[0].full_gradients = {p.full0};
+  p.b.plan().unit_buffers[0].full_gradient = full;
   p.b.Start("first", 1).end.gradients = true;
-  p.AddFirst(p.full0);
+  p.AddFirst(full);
 
   Schedule& body = p.b.Start("body", 1);
   body.start.gradients = body.end.gradients = true;
-  p.AddFirst(p.full0);
+  p.AddFirst(full);
   body.commands[3].uses[1].access = Access::kUpdate;
 
   p.b.Start("finish", 0).start.gradients = true;
   p.b.Command(Begin{}, Lane::kCompute);
+}
+
+// The full gradient is kept, and packed and reduced once per step.
+inline OneUnit FullGradientPlan() {
+  OneUnitParts p;
+  AddFullGradient(p, p.full0);
   p.b.Command(PackGradients{p.u0}, Lane::kCompute,
               {p.Read(p.full0, Role::kParameterGradient), p.Assign(p.wire0, Role::kWire)});
   p.AddReduction(0, {Data(1)});
   p.b.Command(End{}, Lane::kCompute, {}, {Join(3)});
+  p.AddStep();
+  return p.Build();
+}
+
+// The same in a wire of its dtype: it is reduced where it is.
+inline OneUnit InPlacePlan() {
+  OneUnitParts p;
+  p.b.plan().options.wire = DType::kFloat32;
+  p.reduced = p.b.Buffer("sum0", Storage::kGradients, 512, 0);
+  p.slot = -1;
+  p.received0 = p.b.Buffer("received of f32", Storage::kCommunicating, 256, 512);
+  AddFullGradient(p, p.reduced);
+  p.AddReduction(0, {Fork(0)});
+  p.b.Command(End{}, Lane::kCompute, {}, {Join(2)});
   p.AddStep();
   return p.Build();
 }

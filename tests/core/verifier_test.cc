@@ -40,7 +40,7 @@ ScheduledCommand& At(Plan& plan, int schedule, int command) { return plan.schedu
 // ---- correct plans ----
 
 TEST(VerifierTest, AcceptsHandMadePlans) {
-  for (const Plan& plan : {TwoUnitPlan().plan, CarriedPlan().plan, FullGradientPlan().plan}) {
+  for (const Plan& plan : {TwoUnitPlan().plan, CarriedPlan().plan, FullGradientPlan().plan, InPlacePlan().plan}) {
     EXPECT_THAT(FindViolations(plan), IsEmpty()) << First(plan)[0].message;
     EXPECT_TRUE(Verify(plan).ok());
   }
@@ -48,7 +48,7 @@ TEST(VerifierTest, AcceptsHandMadePlans) {
 
 TEST(VerifierTest, NamesTheReasonOfEachRemovedWait) {
   int removed = 0;
-  for (const Plan& plan : {TwoUnitPlan().plan, CarriedPlan().plan, FullGradientPlan().plan}) {
+  for (const Plan& plan : {TwoUnitPlan().plan, CarriedPlan().plan, FullGradientPlan().plan, InPlacePlan().plan}) {
     for (size_t s = 0; s < plan.schedules.size(); ++s) {
       const Schedule& schedule = plan.schedules[s];
       for (size_t c = 0; c < schedule.commands.size(); ++c) {
@@ -66,7 +66,7 @@ TEST(VerifierTest, NamesTheReasonOfEachRemovedWait) {
       }
     }
   }
-  EXPECT_EQ(removed, 12 + 7 + 6);  // two units, carried, full gradient
+  EXPECT_EQ(removed, 12 + 7 + 6 + 6);  // two units, carried, full gradient, in place
 }
 
 TEST(VerifierTest, VerifyReportsTheFirstViolation) {
@@ -122,6 +122,13 @@ std::function<Plan()> Two(std::function<void(TwoUnits&)> change) { return Change
 std::function<Plan()> Carried(std::function<void(OneUnit&)> change) { return Changed(&CarriedPlan, std::move(change)); }
 std::function<Plan()> Full(std::function<void(OneUnit&)> change) {
   return Changed(&FullGradientPlan, std::move(change));
+}
+std::function<Plan()> InPlace(std::function<void(OneUnit&)> change) { return Changed(&InPlacePlan, std::move(change)); }
+
+// Removes a reduction and its accumulate from a schedule that has no other, and the wait for them at its end.
+void RemoveReduction(Schedule& schedule) {
+  std::erase_if(schedule.commands, [](const ScheduledCommand& c) { return c.lane == Lane::kReduceScatter; });
+  schedule.commands.back().waits.clear();
 }
 
 std::vector<Mistake> FormMistakes() {
@@ -239,6 +246,33 @@ std::vector<Mistake> FormMistakes() {
               Check::kForm,
               "first",
               {"w0", "persistent"}},
+      Mistake{"ReductionOfWeights",
+              Carried([](OneUnit& o) {
+                At(o.plan, 2, 1).uses[0].buffer = o.weights;
+                At(o.plan, 2, 1).uses[0].num_bytes = 128;
+              }),
+              Check::kForm,
+              "finish",
+              {"#1 ", "reads w0 in storage weights", "neither a wire gradient nor the full gradient of u0"}},
+      Mistake{"ReductionOfNothing",
+              Full([](OneUnit& o) { At(o.plan, 2, 2).uses.erase(At(o.plan, 2, 2).uses.begin()); }),
+              Check::kForm,
+              "finish",
+              {"#2 ", "reads no gradient of u0"}},
+      Mistake{"ReductionPastItsBuffer",
+              InPlace([](OneUnit& o) {
+                // The padding, which transports read too, is in the next buffer's bytes.
+                o.plan.layout.units[0].groups[0].num_elements = 256;
+                o.plan.layout.units[0].groups[0].shard_elements = 128;
+              }),
+              Check::kForm,
+              "finish",
+              {"#1 ", "reads groups with their padding, 1024 bytes, but sum0 has 512"}},
+      Mistake{"ReductionInAGraphOfMicrobatches",
+              InPlace([](OneUnit& o) { o.plan.schedules[2].microbatches = 1; }),
+              Check::kForm,
+              "finish",
+              {"#2 ", "is in a graph of microbatches, but the plan reduces once per step"}},
   };
 }
 
@@ -348,19 +382,22 @@ std::vector<Mistake> StateMistakes() {
               Carried([](OneUnit& o) { At(o.plan, 0, 3).uses[1].num_bytes = 128; }), {"[128, 256) of wire0"}),
       mistake("EndReductionNotWritten", "first", Carried([](OneUnit& o) { At(o.plan, 0, 3).uses.pop_back(); }),
               {"reduction of u0", "gradient slot 0"}),
-      mistake("StartReductionNotDone", "finish", Carried([](OneUnit& o) {
-                At(o.plan, 2, 1).uses[0].buffer = o.weights;
-                At(o.plan, 2, 1).uses[0].num_bytes = 128;
-              }),
+      mistake("StartReductionNotDone", "finish", Carried([](OneUnit& o) { RemoveReduction(o.plan.schedules[2]); }),
               {"start state", "reduction of u0", "does not do it"}),
       mistake("StartReductionAtWrongPosition", "body", Carried([](OneUnit& o) {
                 std::get<ReduceScatter>(At(o.plan, 1, 1).command).position = 0;
                 std::get<Accumulate>(At(o.plan, 1, 2).command).position = 0;
               }),
               {"#1 ", "position 0 and not -1"}),
-      mistake("PackedGradientLost", "finish",
-              Full([](OneUnit& o) { At(o.plan, 2, 2).uses.erase(At(o.plan, 2, 2).uses.begin()); }),
+      mistake("PackedGradientLost", "finish", Full([](OneUnit& o) { RemoveReduction(o.plan.schedules[2]); }),
               {"#1 ", "neither reduced"}),
+      mistake("FullGradientLost", "finish", InPlace([](OneUnit& o) { RemoveReduction(o.plan.schedules[2]); }),
+              {"the sum in bytes [0, 512) of sum0 is neither reduced"}),
+      mistake("FullGradientPackedInPart", "finish", Full([](OneUnit& o) { At(o.plan, 2, 1).uses[0].num_bytes = 256; }),
+              {"the sum in bytes [256, 512) of full0 is neither reduced"}),
+      mistake("FullGradientLostByTheBody", "body",
+              InPlace([](OneUnit& o) { o.plan.schedules[1].commands[3].uses[1].access = Access::kAssign; }),
+              {"#3 ", "assigns bytes [0, 512) of sum0, which hold a sum"}),
       mistake("FullGradientWrittenInPart", "first", Full([](OneUnit& o) { At(o.plan, 0, 3).uses[1].num_bytes = 256; }),
               {"[256, 512) of full0"}),
   };

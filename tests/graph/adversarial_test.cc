@@ -73,6 +73,13 @@ std::vector<Case> Cases() {
       {"two microbatches in a graph", Chain(3), {.microbatches_per_graph = 2}},
       {"carried tail", Chain(3), {.tail = Tail::kCarried}},
       {"once per step", Chain(3), {.reduce = Reduce::kOncePerStep}},
+      {"once per step, in place", Chain(3), {.reduce = Reduce::kOncePerStep, .wire = DType::kFloat32}},
+      {"once per step, in place, exchange",
+       Chain(3),
+       {.microbatches_per_graph = 2,
+        .reduce = Reduce::kOncePerStep,
+        .transport = Transport::kCopyEngine,
+        .wire = DType::kFloat32}},
       {"exchange, one slot each",
        Chain(3),
        {.weight_slots = 1, .gradient_slots = 1, .transport = Transport::kCopyEngine}},
@@ -112,6 +119,32 @@ TEST(AdversarialTest, EveryOrderThatTheWaitsAllowGivesTheSameBytes) {
       ASSERT_TRUE(Outcome(test, plan, ReplayOrder::kAdversarial, seed) == expected) << test.name << ", seed " << seed;
     }
     ASSERT_TRUE(Outcome(test, plan, ReplayOrder::kThreads, 0) == expected) << test.name;
+  }
+}
+
+TEST(AdversarialTest, AFullGradientHoldsNothingOnceItIsReduced) {
+  const Model model = Chain(3);
+  for (const Transport transport : {Transport::kDefault, Transport::kCopyEngine}) {
+    for (const DType wire : {DType::kFloat32, DType::kBFloat16}) {
+      REPRISE_ASSERT_OK_AND_ASSIGN(
+          const Plan plan,
+          PlanTraining(model, kWorldSize, {.reduce = Reduce::kOncePerStep, .transport = transport, .wire = wire}));
+      REPRISE_ASSERT_OK_AND_ASSIGN(const std::shared_ptr<World> world,
+                                   CreateHostWorld({.size = kWorldSize, .order = ReplayOrder::kAdversarial}));
+      REPRISE_ASSERT_OK_AND_ASSIGN(const ComputeTable compute, HashCompute(model));
+      REPRISE_ASSERT_OK_AND_ASSIGN(const auto runner, PlanRunner::Create(world, plan, compute, HashParameter));
+      const auto holds_nothing = [&](BufferId buffer) {
+        const std::string bytes = runner->Read(/*local=*/1, buffer).value();
+        return bytes == std::string(bytes.size(), '\xff');
+      };
+      ASSERT_THAT(runner->BeginStep(2), IsOk());
+      for (const int schedule : {plan.first, plan.body}) {
+        ASSERT_THAT(runner->ReplayGraph(schedule, HashInput), IsOk());
+        for (const UnitBuffers& unit : plan.unit_buffers) EXPECT_FALSE(holds_nothing(unit.full_gradient));
+      }
+      ASSERT_THAT(runner->Replay(plan.finish), IsOk());
+      for (const UnitBuffers& unit : plan.unit_buffers) EXPECT_TRUE(holds_nothing(unit.full_gradient));
+    }
   }
 }
 

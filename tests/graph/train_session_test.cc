@@ -98,6 +98,8 @@ std::vector<Case> Cases() {
     plan = exact;
     plan.reduce = Reduce::kOncePerStep;
     cases.push_back({.name = "OncePerStep" + suffix, .dtype = dtype, .plan = plan, .microbatches = 3});
+    plan.transport = Transport::kCopyEngine;
+    cases.push_back({.name = "OncePerStepExchange" + suffix, .dtype = dtype, .plan = plan, .microbatches = 3});
     plan = exact;
     plan.transport = Transport::kSymmetric;
     plan.weight_slots = 8;

@@ -40,10 +40,10 @@ TEST(GraphAuditTest, ConcurrentCommandsStayConcurrentOnWindows) {
   REPRISE_ASSERT_OK_AND_ASSIGN(const std::shared_ptr<World> world, NewCudaWorld());
   const Classifier classifier = MakeClassifier(5, DType::kBFloat16);
   for (const Transport transport : {Transport::kSymmetric, Transport::kCopyEngine}) {
-    for (const int microbatches : {1, 3}) {
-      REPRISE_ASSERT_OK_AND_ASSIGN(const Plan plan,
-                                   PlanTraining(classifier.model, world->size(),
-                                                {.microbatches_per_graph = microbatches, .transport = transport}));
+    for (const PlanOptions& options :
+         {PlanOptions{.transport = transport}, PlanOptions{.microbatches_per_graph = 3, .transport = transport},
+          PlanOptions{.reduce = Reduce::kOncePerStep, .transport = transport, .wire = DType::kFloat32}}) {
+      REPRISE_ASSERT_OK_AND_ASSIGN(const Plan plan, PlanTraining(classifier.model, world->size(), options));
       REPRISE_ASSERT_OK_AND_ASSIGN(const auto runner,
                                    PlanRunner::Create(world, plan, classifier.compute, ClassifierParameter));
       for (size_t s = 0; s < plan.schedules.size(); ++s) {

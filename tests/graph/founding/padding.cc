@@ -36,10 +36,13 @@ absl::StatusOr<std::vector<float>> Masters(World& world, const ShardedParameters
 
 TEST_P(FoundingTest, NanInPaddingReachesNothing) {
   const auto world = std::make_shared<WatchedWorld>(world_);
-  for (const Reduce reduce : {Reduce::kEveryMicrobatch, Reduce::kOncePerStep}) {
+  const PlanOptions plans[] = {
+      {}, {.reduce = Reduce::kOncePerStep}, {.reduce = Reduce::kOncePerStep, .wire = DType::kFloat32}};
+  for (const PlanOptions& plan : plans) {
     for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
-      SCOPED_TRACE(absl::StrCat(Name(dtype), ", once per step ", reduce == Reduce::kOncePerStep));
-      TrainOptions options = Options({.reduce = reduce}, AdamW{.weight_decay = 0.125f});
+      SCOPED_TRACE(absl::StrCat(Name(dtype), ", wire ", Name(plan.wire), ", once per step ",
+                                plan.reduce == Reduce::kOncePerStep));
+      TrainOptions options = Options(plan, AdamW{.weight_decay = 0.125f});
       options.clip_norm = 0x1p-6f;  // so that the norm is in every update
       REPRISE_ASSERT_OK_AND_ASSIGN(const ChainTraining training,
                                    StartTraining(world, MakeChain(SmallUnits(), dtype), options));

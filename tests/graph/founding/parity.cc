@@ -68,7 +68,10 @@ TEST_P(FoundingTest, FiveSgdStepsOfAnMlpHaveTheLossesOfTheUnshardedLoop) {
 
 // Frozen, tied, repeated, nested and odd units, calls without one, recomputation, unused parameters.
 TEST_P(FoundingTest, EveryKindOfUnitTrainsAsTheUnshardedLoop) {
-  const PlanOptions plans[] = {{.wire = DType::kFloat32}, {}, {.weight_slots = 3, .reduce = Reduce::kOncePerStep}};
+  const PlanOptions plans[] = {{.wire = DType::kFloat32},
+                               {},
+                               {.weight_slots = 3, .reduce = Reduce::kOncePerStep},
+                               {.reduce = Reduce::kOncePerStep, .wire = DType::kFloat32}};
   for (const ChainSpec& spec : AllKindsOfChains()) {
     const bool on_host_only = std::any_of(spec.calls.begin(), spec.calls.end(),
                                           [](const ChainCall& call) { return call.kind == Kind::kAffine; });

@@ -19,7 +19,8 @@ namespace reprise {
 // kKeep: slots keep their weights until something else needs them, and what is resident is not gathered again.
 // kOff: weights are released after the last consecutive call of a phase that needs them.
 enum class Residency : uint8_t { kKeep, kOff };
-// When a unit's gradient is reduced. kOncePerStep keeps the full gradient in the accumulate dtype until `finish`.
+// When a unit's gradient is reduced. kOncePerStep keeps the full gradient in the accumulate dtype until `finish`, which
+// reduces it where it is if that is the wire dtype of the whole unit, and packs it first otherwise.
 enum class Reduce : uint8_t { kEveryMicrobatch, kOncePerStep };
 // Where the last reduction of a graph runs: at its end, or at the head of the next graph (the last one in `finish`).
 enum class Tail : uint8_t { kInGraph, kCarried };
@@ -61,13 +62,14 @@ struct PlanOptions {
 enum class Storage : uint8_t {
   kWeights,        // persistent, communicates: shards that are gathered; owned by ShardedParameters
   kMasters,        // persistent: master shards, where their dtype differs from the weights'; owned by ShardedParameters
-  kSession,        // persistent: accumulators, optimizer state, staging, outputs, state, control
+  kSession,        // persistent: accumulators, optimizer state, staging, outputs, state, control, full gradients to pack
+  kGradients,      // persistent, communicates: full gradients that are reduced where they are
   kHostVisible,    // persistent: metrics, which the host reads while the device runs
   kCommunicating,  // transient arena of gathered weights, wire gradients and what reduce-scatters deliver
   kLocal,          // transient arena of everything else
   kExternal,       // the user's; offset is 0
 };
-inline constexpr int kNumStorages = 7;
+inline constexpr int kNumStorages = 8;
 absl::string_view Name(Storage storage);
 constexpr bool IsTransient(Storage storage) { return storage == Storage::kCommunicating || storage == Storage::kLocal; }
 
@@ -87,9 +89,9 @@ struct Buffer {
 // Persistent buffers of a unit; each vector is by group. Frozen groups have only weights and masters.
 struct UnitBuffers {
   std::vector<BufferId> weights = {};
-  std::vector<BufferId> masters = {};         // the weights' buffer where the dtypes are equal
-  std::vector<BufferId> accumulators = {};    // invalid ids for frozen groups
-  std::vector<BufferId> full_gradients = {};  // Reduce::kOncePerStep only; whole group in the accumulate dtype
+  std::vector<BufferId> masters = {};       // the weights' buffer where the dtypes are equal
+  std::vector<BufferId> accumulators = {};  // invalid ids for frozen groups
+  BufferId full_gradient = {};  // Reduce::kOncePerStep only: as a wire gradient, but all in the accumulate dtype
   std::vector<std::vector<BufferId>> optimizer_states = {};
   std::vector<int64_t> norm_partials = {};  // byte offset in Plan::norm_partials; frozen groups have no bytes there
 

@@ -49,7 +49,7 @@ enum class Role : uint8_t {
   kOutputGradient,     // tensor; for the loss, the control block's loss_scale
   kInputGradient,      // tensor
   kParameterGradient,  // parameter: where backward writes
-  kWire,               // group, or parameter where a command touches only that part: gradient in wire dtype
+  kWire,               // parameter: gradient in wire dtype
   kReceived,           // group: what the reduce-scatter delivers: the reduced part, or the other ranks' parts
   kAccumulator,        // group: this rank's part of the summed gradient
   kMaster,             // group: this rank's part of the master weights
@@ -114,7 +114,7 @@ struct PackGradients {  // casts the gradients of the unit's groups that compute
 struct ReduceScatter {
   UnitId unit;
   int position = 0;  // of the microbatch that made the gradient; -1: the last one of the replay before
-  int slot = 0;      // gradient slot
+  int slot = 0;      // gradient slot; -1: none, the unit's full gradient is read where it is
   Transport transport = Transport::kDefault;
   AxisId axis;
   friend bool operator==(const ReduceScatter&, const ReduceScatter&) = default;
