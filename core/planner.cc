@@ -61,6 +61,10 @@ absl::Status CheckOptions(const PlanOptions& options) {
   REPRISE_RETURN_IF_ERROR(CheckKnown("tail", options.tail, {"kInGraph", "kCarried"}));
   REPRISE_RETURN_IF_ERROR(
       CheckKnown("transport", options.transport, {"kAuto", "kDefault", "kSymmetric", "kCopyEngine"}));
+  if (options.transport != Transport::kAuto && !options.transport_choices.empty()) {
+    return absl::InvalidArgumentError(absl::StrCat("transport_choices are what kAuto stands for, but transport is ",
+                                                   std::string(Name(options.transport)), "; leave one of them out"));
+  }
   REPRISE_RETURN_IF_ERROR(internal::CheckTransportChoices(options.transport_choices));
   for (const auto& [name, dtype] : {std::pair{"wire", options.wire}, std::pair{"master", options.master}}) {
     if (IsFloatingPoint(dtype)) continue;

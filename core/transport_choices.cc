@@ -53,15 +53,20 @@ absl::StatusOr<std::vector<TransportChoice>> TransportChoicesFromText(absl::stri
   if (text == Name(Transport::kAuto)) return choices;
   for (const absl::string_view part : absl::StrSplit(text, ',')) {
     const std::vector<absl::string_view> words = absl::StrSplit(part, ':');
+    if (words.size() == 1 && !choices.empty() && FromName(part, choices.back().transport)) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          internal::Quoted(std::string(part)), " in ", internal::Quoted(std::string(text)),
+          " lacks the bytes of the smallest unit that uses it; give them, as in 4194304:", std::string(part)));
+    }
     TransportChoice& choice = choices.emplace_back();
     const bool ok =
         words.size() <= 2 && FromName(words.back(), choice.transport) &&
         (words.size() == 1 || (IsNumber(words.front()) && absl::SimpleAtoi(words.front(), &choice.unit_bytes)));
     if (ok) continue;
-    return absl::InvalidArgumentError(
-        absl::StrCat(internal::Quoted(std::string(part)), " in ", internal::Quoted(std::string(text)),
-                     " is no transport; give auto, default, symmetric or copy_engine, or several of the last three, "
-                     "each after the bytes of the smallest unit that uses it, as in symmetric,4194304:copy_engine"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        internal::Quoted(std::string(part)), " in ", internal::Quoted(std::string(text)),
+        " is no transport with bytes; give auto, default, symmetric or copy_engine, or several of the last three, "
+        "each after the bytes of the smallest unit that uses it, as in symmetric,4194304:copy_engine"));
   }
   REPRISE_RETURN_IF_ERROR(internal::CheckTransportChoices(choices));
   return choices;
@@ -74,11 +79,15 @@ absl::Status CheckTransportChoices(const std::vector<TransportChoice>& choices) 
   for (const auto& [unit_bytes, transport] : choices) {
     if (std::find(std::begin(kTransports), std::end(kTransports), transport) == std::end(kTransports)) {
       return absl::InvalidArgumentError(
-          absl::StrCat("transport_choices has ", transport == Transport::kAuto ? "kAuto" : "none that exists", " from ",
-                       unit_bytes, " bytes on; give kDefault, kSymmetric or kCopyEngine"));
+          absl::StrCat("transport_choices has ",
+                       transport == Transport::kAuto
+                           ? std::string("kAuto")
+                           : absl::StrCat("transport ", static_cast<int>(transport), ", which does not exist,"),
+                       " from ", unit_bytes, " bytes on; give kDefault, kSymmetric or kCopyEngine"));
     }
     if (unit_bytes <= before) {
-      return absl::InvalidArgumentError(absl::StrCat("transport_choices has ", unit_bytes, " bytes after ", before,
+      return absl::InvalidArgumentError(absl::StrCat("transport_choices has ", unit_bytes, " bytes",
+                                                     before < 0 ? "" : absl::StrCat(" after ", before),
                                                      "; give 0 or more, ascending and all different"));
     }
     before = unit_bytes;

@@ -44,11 +44,13 @@ ABSL_FLAG(OptionalInt, weight_slots, absl::nullopt,
 ABSL_FLAG(OptionalInt, gradient_slots, absl::nullopt, "wire gradients that live at once; unset: 2, or what is needed");
 ABSL_FLAG(OptionalInt, microbatches_per_graph, absl::nullopt, "microbatches of one graph; unset: 1");
 ABSL_FLAG(std::string, residency, "on", "on: slots keep weights until something else needs them; off");
-ABSL_FLAG(std::string, reduce, "each", "when gradients are reduced: each microbatch, or after the last of a step");
+ABSL_FLAG(std::string, reduce, "each",
+          "when gradients are reduced: each (every microbatch) or last (after the last of a step)");
 ABSL_FLAG(std::string, tail, "graph", "where the last reduction of a graph runs: graph (at its end) or carried");
 ABSL_FLAG(
     std::string, transport, "auto",
-    "auto (default), default, symmetric, copy_engine, or several by units' bytes, as in symmetric,4194304:copy_engine");
+    "auto (here default: only GPUs measure), default, symmetric, copy_engine, or several, by the bytes of a unit's "
+    "gathered copy, as in symmetric,4194304:copy_engine");
 ABSL_FLAG(std::string, wire, "bf16", "bf16 or f32: of gradients in a reduction");
 ABSL_FLAG(std::string, master, "f32", "bf16 or f32: of master weights");
 ABSL_FLAG(bool, forward, false, "plan forward only");

@@ -47,7 +47,7 @@ class HostWorld : public World {
   int size() const override { return static_cast<int>(ranks_.size()); }
   absl::Span<const int> local_ranks() const override { return ranks_; }
 
-  AutoTransports auto_transports() const override { return {.reason = "host ranks have no transports to choose from"}; }
+  AutoTransports auto_transports() const override { return {.reason = "host ranks treat all transports alike"}; }
 
   absl::StatusOr<std::shared_ptr<MemoryBlock>> Allocate(MemoryKind, int64_t num_bytes) override {
     if (num_bytes < 0) return absl::InvalidArgumentError(absl::StrCat("memory of ", num_bytes, " bytes was asked for"));

@@ -83,12 +83,16 @@ TEST(PlanLimitsTest, RefusesTransportChoicesThatAreNone) {
     EXPECT_THAT(PlanTraining(Stack(1), 2, {.transport_choices = choices}), StatusIs(kInvalid, HasSubstr(message)));
     EXPECT_THAT(PlanForward(Stack(1), 2, {.transport_choices = choices}), StatusIs(kInvalid, HasSubstr(message)));
   };
-  refused({{0, Transport(9)}}, "transport_choices has none that exists from 0 bytes on; give kDefault,");
+  refused({{0, Transport(9)}},
+          "transport_choices has transport 9, which does not exist, from 0 bytes on; give kDefault,");
   refused({{7, Transport::kAuto}},
           "transport_choices has kAuto from 7 bytes on; give kDefault, kSymmetric or kCopyEngine");
-  refused({{-1, Transport::kDefault}}, "transport_choices has -1 bytes after -1; give 0 or more, ascending");
+  refused({{-1, Transport::kDefault}}, "transport_choices has -1 bytes; give 0 or more, ascending");
   refused({{0, Transport::kDefault}, {5, Transport::kSymmetric}, {5, Transport::kDefault}},
           "transport_choices has 5 bytes after 5; give 0 or more, ascending");
+  EXPECT_THAT(PlanTraining(Stack(1), 2,
+                           {.transport = Transport::kCopyEngine, .transport_choices = {{0, Transport::kSymmetric}}}),
+              StatusIs(kInvalid, HasSubstr("transport is copy_engine; leave one of them out")));
   EXPECT_THAT(
       PlanTraining(Stack(1), 2, {.transport_choices = {{std::numeric_limits<int64_t>::max(), Transport::kSymmetric}}}),
       IsOk());

@@ -125,8 +125,9 @@ TEST(ReprisePlanTest, SummaryShowsBytesInAUnitThatFits) {
 TEST(ReprisePlanTest, SummaryShowsNumbersAndGiB) {
   const std::string output = Tool("--stack=4 --microbatches=2").output;
   for (const char* line :
-       {"\nunits                                          4\n", "\nparameters                                     4\n",
-        "\nparameter elements                    1073741824\n",
+       {"\nunits                                          4\n",
+        "\n  by transport default                           4\n",
+        "\nparameters                                     4\n", "\nparameter elements                    1073741824\n",
         "\nparameter bytes                       2147483648         2.000 GiB\n",
         "\nall_gathers                                   10\n", "\nreduce_scatters                                8\n",
         "\nweights bytes                         1073741824         1.000 GiB\n"}) {
@@ -206,7 +207,7 @@ TEST(ReprisePlanTest, RefusesBadFlagsInOneLineWithARemedy) {
       {"--stack=2 --residency=maybe", "--residency is \"maybe\"", "give one of: on, off"},
       {"--stack=2 --reduce=never", "--reduce is \"never\"", "give one of: each, last"},
       {"--stack=2 --tail=none", "--tail is \"none\"", "give one of: graph, carried"},
-      {"--stack=2 --transport=ib", "--transport: \"ib\" in \"ib\" is no transport",
+      {"--stack=2 --transport=ib", "--transport: \"ib\" in \"ib\" is no transport with bytes",
        "give auto, default, symmetric or copy_engine"},
       {"--stack=2 --wire=i32", "--wire is \"i32\"", "give one of: bf16, f32"},
       {"--stack=2 --master=u8", "--master is \"u8\"", "give one of: bf16, f32"},

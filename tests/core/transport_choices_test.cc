@@ -66,9 +66,6 @@ TEST(TransportChoicesTest, AreThePlansOptionOnlyWhereUnitsDiffer) {
   const std::vector<TransportChoice> equal = {{0, Transport::kSymmetric}, {513, Transport::kCopyEngine}};
   EXPECT_EQ(PlanForward(model, 2, {.transport_choices = equal}),
             PlanForward(model, 2, {.transport = Transport::kSymmetric}));
-  // One that is asked for is used, whatever the choices.
-  EXPECT_EQ(PlanForward(model, 2, {.transport = Transport::kDefault, .transport_choices = mixed}),
-            PlanForward(model, 2, {.transport = Transport::kDefault}));
   EXPECT_EQ(PlanForward(Model(), 2, {.transport_choices = mixed}), PlanForward(Model(), 2, {}));
 }
 

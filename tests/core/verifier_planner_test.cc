@@ -31,7 +31,9 @@ PlanOptions RandomOptions(Random& random) {
     options.tail = Tail::kCarried;
   }
   if (random.Chance(30)) options.transport = Transport::kCopyEngine;
-  if (random.Chance(30)) options.transport_choices = {{random.Below(4000), Transport::kSymmetric}};
+  if (options.transport == Transport::kAuto) {
+    options.transport_choices = {{random.Below(4000), random.Chance(50) ? Transport::kSymmetric : Transport::kDefault}};
+  }
   if (random.Chance(30)) options.wire = DType::kFloat32;
   return options;
 }

@@ -39,13 +39,15 @@ struct PlanOptions {
   // default 1.
   std::optional<int> prefetch_depth = {};
   std::optional<int> weight_slots = {};  // gathered copies that live at once; at least 1, default 2
-  // Wire gradients that live at once; at least 1, default 2. A plan has no more than its graphs have wire gradients.
+  // Wire gradients that live at once; at least 1, default 2. A plan has no more than units times
+  // microbatches_per_graph, or 2 where these are fewer.
   std::optional<int> gradient_slots = {};
   std::optional<int> microbatches_per_graph = {};  // at least 1, default 1
   Residency residency = Residency::kKeep;
   Reduce reduce = Reduce::kEveryMicrobatch;
   Tail tail = Tail::kInGraph;
-  // kAuto: by each unit's size, see transport_choices. A plan has kAuto only if its units differ.
+  // kAuto: by each unit's size, see transport_choices, which no other value may have. A plan has kAuto only if its
+  // units differ.
   Transport transport = Transport::kAuto;
   DType wire = DType::kBFloat16;       // of gradients in a reduce-scatter
   DType accumulate = DType::kFloat32;  // only kFloat32 so far
@@ -60,11 +62,11 @@ struct PlanOptions {
 
 // Who owns a buffer's bytes, and in which kind of memory. Each is one block per rank; offsets are from its start.
 enum class Storage : uint8_t {
-  kWeights,        // persistent, communicates: shards that are gathered; owned by ShardedParameters
-  kMasters,        // persistent: master shards, where their dtype differs from the weights'; owned by ShardedParameters
-  kSession,        // persistent: accumulators, optimizer state, staging, outputs, state, control, full gradients to pack
-  kGradients,      // persistent, communicates: full gradients that are reduced where they are
-  kHostVisible,    // persistent: metrics, which the host reads while the device runs
+  kWeights,      // persistent, communicates: shards that are gathered; owned by ShardedParameters
+  kMasters,      // persistent: master shards, where their dtype differs from the weights'; owned by ShardedParameters
+  kSession,      // persistent: accumulators, optimizer state, staging, outputs, state, control, full gradients to pack
+  kGradients,    // persistent, communicates: full gradients that are reduced where they are
+  kHostVisible,  // persistent: metrics, which the host reads while the device runs
   kCommunicating,  // transient arena of gathered weights, wire gradients and what reduce-scatters deliver
   kLocal,          // transient arena of everything else
   kExternal,       // the user's; offset is 0
