@@ -125,8 +125,7 @@ TEST(ReprisePlanTest, SummaryShowsBytesInAUnitThatFits) {
 TEST(ReprisePlanTest, SummaryShowsNumbersAndGiB) {
   const std::string output = Tool("--stack=4 --microbatches=2").output;
   for (const char* line :
-       {"\nunits                                          4\n",
-        "\n  by transport default                         4\n",
+       {"\nunits                                          4\n", "\n  by transport default                         4\n",
         "\nparameters                                     4\n", "\nparameter elements                    1073741824\n",
         "\nparameter bytes                       2147483648         2.000 GiB\n",
         "\nall_gathers                                   10\n", "\nreduce_scatters                                8\n",
