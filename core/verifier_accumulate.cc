@@ -3,6 +3,7 @@
 // wrong sum, or a norm that is never taken.
 #include <algorithm>
 #include <map>
+#include <set>
 #include <tuple>
 #include <vector>
 
@@ -160,6 +161,7 @@ class ScheduleAccumulates {
     const int64_t unit = accumulate.unit.value();
     const UnitBuffers& buffers = plan_.unit_buffers[unit];
     const std::vector<BufferUse> delivered = UsesAs(At(reduce), Role::kReceived);
+    REPRISE_RETURN_IF_ERROR(CheckDelivered(reduce, unit, delivered));
     if (!delivered.empty() && !plan_.norm_partials.valid()) {
       return Error(id, "takes norms, but the plan has no buffer of partial norms");
     }
@@ -186,6 +188,27 @@ class ScheduleAccumulates {
       const bool has_part = std::any_of(delivered.begin(), delivered.end(),
                                         [&](const BufferUse& received) { return received.id == use.id; });
       if (!has_part) return Error(id, "uses ", UseText(use), ", but ", Text(reduce), " delivers no such group");
+    }
+    return absl::OkStatus();
+  }
+
+  // Every group of which the reduction reads a gradient is delivered, once.
+  absl::Status CheckDelivered(CommandId reduce, int64_t unit, const std::vector<BufferUse>& delivered) const {
+    std::set<int32_t> read;  // parameters
+    for (const BufferUse& use : UsesAs(At(reduce), Role::kWire)) read.insert(use.id);
+    const std::vector<FlatGroup>& groups = plan_.layout.units[unit].groups;
+    for (size_t group = 0; group < groups.size(); ++group) {
+      const std::vector<PlacedParameter>& parameters = groups[group].parameters;
+      const bool needed = groups[group].shard_elements > 0 &&
+                          std::any_of(parameters.begin(), parameters.end(), [&](const PlacedParameter& placed) {
+                            return read.contains(placed.parameter.value());
+                          });
+      const auto times = std::count_if(delivered.begin(), delivered.end(), [&](const BufferUse& received) {
+        return received.id == static_cast<int32_t>(group);
+      });
+      if (times == (needed ? 1 : 0)) continue;
+      return Error(reduce, "delivers ", GroupText(plan_, unit, group), " ", times, " times, but must ",
+                   needed ? "once" : "not");
     }
     return absl::OkStatus();
   }

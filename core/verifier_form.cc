@@ -70,6 +70,11 @@ absl::Status CheckIndices(const Plan& plan) {
     return absl::InternalError(absl::StrCat("first ", plan.first, ", body ", plan.body, ", finish ", plan.finish,
                                             " or step ", plan.step, " is not among the ", schedules, " schedules"));
   }
+  for (const int last : {plan.finish, plan.step}) {
+    if (last < 0 || (last != plan.first && last != plan.body && plan.finish != plan.step)) continue;
+    return absl::InternalError(absl::StrCat("schedule ", last, " is more than one of first ", plan.first, ", body ",
+                                            plan.body, ", finish ", plan.finish, " and step ", plan.step));
+  }
   const size_t units = plan.model.units().size();
   if (plan.layout.units.size() != units || plan.unit_buffers.size() != units) {
     return absl::InternalError(absl::StrCat("layout and buffers are of ", plan.layout.units.size(), " and ",
@@ -79,7 +84,11 @@ absl::Status CheckIndices(const Plan& plan) {
     const UnitLayout& layout = plan.layout.units[unit];
     const BufferId full = plan.unit_buffers[unit].full_gradient;
     const bool complete = layout.gathered_offsets.size() >= layout.groups.size();
-    const bool known = !full.valid() || InRange(full, plan.buffers);
+    // Where gradients are reduced once per step each unit that is trained sums its own, and nowhere else is such a sum.
+    const bool sums =
+        plan.options.reduce == Reduce::kOncePerStep && plan.step >= 0 &&
+        std::any_of(layout.groups.begin(), layout.groups.end(), [](const FlatGroup& group) { return group.trainable; });
+    const bool known = full.valid() == sums && (!sums || InRange(full, plan.buffers));
     const bool placed = std::all_of(layout.groups.begin(), layout.groups.end(), [&](const FlatGroup& group) {
       return std::all_of(group.parameters.begin(), group.parameters.end(), [&](const PlacedParameter& parameter) {
         return InRange(parameter.parameter, plan.model.parameters());
@@ -379,6 +388,9 @@ class ScheduleForm {
   }
 
   absl::Status CheckState(const ScheduleState& state) const {
+    if (state.gradients && plan_.options.reduce != Reduce::kOncePerStep) {
+      return absl::InternalError("a state holds full gradients, but the plan reduces every microbatch");
+    }
     const int64_t gradient_slots = int64_t{*plan_.options.gradient_slots} + plan_.held_gradient_slots;
     std::set<int> weights_taken;
     UnitId previous;

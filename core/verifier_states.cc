@@ -135,11 +135,12 @@ bool Takes(const Command& command, UnitId unit) {
 
 // A full gradient is only added to until its unit is packed or reduced, which is so by the end unless the next graph
 // goes on with it.
-absl::Status CheckSum(const CheckedSchedule& schedule, UnitId unit, BufferId gradient) {
+absl::Status CheckSum(const CheckedSchedule& schedule, UnitId unit, BufferId gradient,
+                      const std::vector<ByteRange>& summed) {
   const Plan& plan = schedule.plan();
   ByteMap<bool> holds(plan.buffer(gradient).num_bytes, false);  // a sum that nothing has taken
   if (schedule.schedule().start.gradients) {
-    for (const ByteRange& range : FullGradientBytes(plan, unit)) holds.Assign(range.first, range.last, true);
+    for (const ByteRange& range : summed) holds.Assign(range.first, range.last, true);
   }
   absl::Status status;
   for (const UseAt& use : schedule.UsesOf(gradient)) {
@@ -164,13 +165,28 @@ absl::Status CheckSum(const CheckedSchedule& schedule, UnitId unit, BufferId gra
   return status;
 }
 
+// By buffer: what the schedules that leave full gradients write there.
+std::vector<std::vector<ByteRange>> SummedBytes(const Plan& plan) {
+  std::vector<std::vector<ByteRange>> bytes(plan.buffers.size());
+  for (const Schedule& schedule : plan.schedules) {
+    if (!schedule.end.gradients) continue;
+    for (const ScheduledCommand& command : schedule.commands) {
+      for (const BufferUse& use : command.uses) {
+        if (use.role == Role::kParameterGradient && Writes(use)) bytes[use.buffer.value()].push_back(BytesOf(use));
+      }
+    }
+  }
+  return bytes;
+}
+
 absl::Status CheckFullGradients(const CheckedSchedule& schedule) {
   const Plan& plan = schedule.plan();
+  const std::vector<std::vector<ByteRange>> summed = SummedBytes(plan);
   for (size_t u = 0; u < plan.unit_buffers.size(); ++u) {
     const UnitId unit(static_cast<int64_t>(u));
     const BufferId gradient = plan.unit_buffers[u].full_gradient;
     if (!gradient.valid()) continue;
-    REPRISE_RETURN_IF_ERROR(CheckSum(schedule, unit, gradient));
+    REPRISE_RETURN_IF_ERROR(CheckSum(schedule, unit, gradient, summed[gradient.value()]));
     if (!schedule.schedule().end.gradients || schedule.schedule().start.gradients) continue;
     REPRISE_RETURN_IF_ERROR(CheckWritten(schedule, gradient, schedule.first_command(), FullGradientBytes(plan, unit)));
   }

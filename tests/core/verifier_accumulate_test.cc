@@ -201,7 +201,29 @@ std::vector<Mistake> UseMistakes() {
                        [&](const BufferUse& use) { return use.role == Role::kReceived && use.id == id; });
          return true;
        },
-       {"accumulate", "uses bytes", "delivers no such group"}},
+       {"reduce_scatter", "delivers group ", " 0 times, but must once"}},
+      {"GroupNeitherReceivedNorSummed",
+       [](const Pair& p) {
+         const int32_t id = p.UseOfSum(Role::kAccumulator).id;
+         for (ScheduledCommand* const command : {&p.reduction, &p.sum}) {
+           std::erase_if(command->uses, [&](const BufferUse& use) {
+             return use.id == id &&
+                    (use.role == Role::kReceived || use.role == Role::kAccumulator || use.role == Role::kNormPartials);
+           });
+         }
+         return true;
+       },
+       {"reduce_scatter", "delivers group ", " 0 times, but must once"}},
+      {"GroupReceivedTwice",
+       [](const Pair& p) {
+         for (const BufferUse& use : p.reduction.uses) {
+           if (use.role != Role::kReceived) continue;
+           p.reduction.uses.push_back(use);
+           return true;
+         }
+         return false;
+       },
+       {"reduce_scatter", "delivers group ", " 2 times, but must once"}},
       {"OtherReceivedBytes",
        [](const Pair& p) {
          BufferUse& use = p.UseOfSum(Role::kReceived);

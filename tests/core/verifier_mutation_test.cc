@@ -275,14 +275,25 @@ TEST(VerifierMutationTest, NamesTwoCarriedGradientsInOneSlot) {
   b.Call("c");
   const BufferId wire0 = b.Buffer("wire0", Storage::kCommunicating, 256, 0);
   const BufferId wire1 = b.Buffer("wire1", Storage::kCommunicating, 256, 256);
+  const BufferId received = b.Buffer("received", Storage::kCommunicating, 128, 512);
+  const BufferId acc0 = b.Buffer("acc0", Storage::kSession, 256, 0),
+                 acc1 = b.Buffer("acc1", Storage::kSession, 256, 256);
+  const BufferId norm = b.Buffer("norm", Storage::kSession, 16, 512);
+  b.AccumulateInto({acc0, acc1}, norm);
+  const auto delivers = [&] { return b.Use(received, Access::kAssign, Role::kReceived); };
+  const auto sums = [&](BufferId accumulator, int64_t unit) {
+    return std::vector<BufferUse>{b.Use(received, Access::kRead, Role::kReceived),
+                                  b.Use(accumulator, Access::kUpdate, Role::kAccumulator),
+                                  {norm, unit * 8, 8, Access::kUpdate, Role::kNormPartials, 0}};
+  };
   b.Start("body", 1).start.outstanding = {{u0, wire0, 0}, {u1, wire1, 1}};
   b.Command(Begin{}, Lane::kCompute);
   b.Command(ReduceScatter{u0, -1, 0, Transport::kDefault, AxisId(0)}, Lane::kReduceScatter,
-            {b.Use(wire0, Access::kRead, Role::kWire)}, {testing::Fork(0)});
-  b.Command(Accumulate{.unit = u0, .position = -1}, Lane::kReduceScatter);
+            {b.Use(wire0, Access::kRead, Role::kWire), delivers()}, {testing::Fork(0)});
+  b.Command(Accumulate{.unit = u0, .position = -1}, Lane::kReduceScatter, sums(acc0, 0));
   b.Command(ReduceScatter{u1, -1, 0, Transport::kDefault, AxisId(0)}, Lane::kReduceScatter,
-            {b.Use(wire1, Access::kRead, Role::kWire, 1)});
-  b.Command(Accumulate{.unit = u1, .position = -1}, Lane::kReduceScatter);
+            {b.Use(wire1, Access::kRead, Role::kWire, 1), delivers()});
+  b.Command(Accumulate{.unit = u1, .position = -1}, Lane::kReduceScatter, sums(acc1, 1));
   b.Command(End{}, Lane::kCompute, {}, {testing::Join(4)});
   EXPECT_EQ(FirstMessage(b.Build()),
             "the schedule starts with the gradients of u0 and u1 and reduces both in gradient slot 0");

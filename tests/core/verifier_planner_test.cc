@@ -51,6 +51,46 @@ std::vector<Plan> RandomPlans(uint64_t seed, int max_units) {
   return plans;
 }
 
+// Whether a parameter may be unused or not: a gradient that a graph finds summed is added to, never assigned, and
+// taken.
+TEST(VerifierPlannerTest, RefusesToLoseASumOfAnyParameter) {
+  ModelBuilder builder;
+  const UnitId unit = builder.AddUnit("u");
+  const ParameterId p = builder.AddParameter(unit, {.name = "p", .shape = {64}, .dtype = DType::kFloat32});
+  builder.AddParameter(unit, {.name = "q", .shape = {64}});
+  builder.AllowUnused(p);
+  const TensorId x = builder.AddInput({.name = "x", .shape = {4}});
+  const TensorId loss = builder.AddOutput({.name = "loss", .shape = {}, .dtype = DType::kFloat32});
+  builder.AddCall({.name = "c", .units = {unit}, .inputs = {x}, .outputs = {loss}, .saved = {x}});
+  builder.SetLoss(loss);
+  const Model model = builder.Build().value();
+  for (const DType wire : {DType::kFloat32, DType::kBFloat16}) {
+    const Plan plan = PlanTraining(model, 2, {.reduce = Reduce::kOncePerStep, .wire = wire}).value();
+    ASSERT_THAT(FindViolations(plan), IsEmpty());
+    int sums = 0;
+    Plan assigns = plan;
+    for (ScheduledCommand& command : assigns.schedules[plan.body].commands) {
+      for (BufferUse& use : command.uses) {
+        if (use.role != Role::kParameterGradient || use.id != p.value()) continue;
+        use.access = Access::kAssign;
+        ++sums;
+      }
+    }
+    EXPECT_EQ(sums, 1);
+    EXPECT_THAT(FindViolations(assigns), ::testing::Not(IsEmpty())) << Name(wire);
+    Plan drops = plan;
+    for (ScheduledCommand& command : drops.schedules[plan.finish].commands) {
+      std::erase_if(command.uses, [&](const BufferUse& use) {
+        const bool of_parameter = use.role == Role::kWire || use.role == Role::kParameterGradient;
+        const bool of_group =
+            use.role == Role::kReceived || use.role == Role::kAccumulator || use.role == Role::kNormPartials;
+        return (of_parameter && use.id == p.value()) || (of_group && use.id == plan.layout.parameters[p.value()].group);
+      });
+    }
+    EXPECT_THAT(FindViolations(drops), ::testing::Not(IsEmpty())) << Name(wire);
+  }
+}
+
 TEST(VerifierPlannerTest, AcceptsPlans) {
   constexpr int kSeeds = 400;
   int plans = 0;

@@ -139,6 +139,15 @@ std::vector<Mistake> FormMistakes() {
     return Mistake{name, std::move(plan), Check::kForm, "", std::move(words)};
   };
   return {
+      whole("FinishIsStep", Full([](OneUnit& o) { o.plan.finish = o.plan.step; }), {"is more than one of first"}),
+      whole("StepIsBody", Full([](OneUnit& o) { o.plan.step = o.plan.body; }), {"is more than one of first"}),
+      whole("FullGradientButReducedEveryMicrobatch",
+            Full([](OneUnit& o) { o.plan.options.reduce = Reduce::kEveryMicrobatch; }),
+            {"full gradient of u0 do not match"}),
+      whole("NoFullGradient", Full([](OneUnit& o) { o.plan.unit_buffers[0].full_gradient = BufferId(); }),
+            {"full gradient of u0 do not match"}),
+      form("StateOfFullGradients", Two([](TwoUnits& t) { t.plan.schedules[0].end.gradients = true; }),
+           {"a state holds full gradients, but the plan reduces every microbatch"}),
       whole("UnsetOption", Two([](TwoUnits& t) { t.plan.options.prefetch_depth.reset(); }), {"unset"}),
       whole("ScheduleIndex", Two([](TwoUnits& t) { t.plan.step = 2; }), {"step 2", "2 schedules"}),
       whole("LayoutOfOtherModel", Two([](TwoUnits& t) { t.plan.layout.units.pop_back(); }), {"1 and 2 units"}),

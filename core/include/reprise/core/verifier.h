@@ -1,5 +1,5 @@
 // Proof that a plan is safe to record, from its data alone. Shares no code with the planner: it would otherwise repeat
-// the planner's mistakes.
+// the planner's mistakes. What calls read and write is taken as it is declared, not compared with the model.
 #ifndef REPRISE_CORE_VERIFIER_H_
 #define REPRISE_CORE_VERIFIER_H_
 
