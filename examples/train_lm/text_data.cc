@@ -51,11 +51,10 @@ void TextData::Append(size_t begin, Batch& batch) const {
 Batch TextData::TrainBatch(int batch, uint64_t seed, int64_t step, int microbatch, int rank) const {
   Batch result;
   uint64_t key = Mix(seed);
-  for (uint64_t part : {static_cast<uint64_t>(step), static_cast<uint64_t>(microbatch), static_cast<uint64_t>(rank)}) {
-    key = Mix(key ^ part);
-  }
+  for (uint64_t part : {static_cast<uint64_t>(step), static_cast<uint64_t>(microbatch)}) key = Mix(key ^ part);
   const uint64_t places = split_ - static_cast<size_t>(context_);
-  for (int i = 0; i < batch; ++i) Append(Mix(key + static_cast<uint64_t>(i)) % places, result);
+  const int64_t first = int64_t{rank} * batch;
+  for (int64_t i = first; i < first + batch; ++i) Append(Mix(key + static_cast<uint64_t>(i)) % places, result);
   return result;
 }
 

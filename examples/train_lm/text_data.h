@@ -22,7 +22,8 @@ class TextData {
   // bytes and its label.
   static absl::StatusOr<TextData> Load(const std::string& path, int context);
 
-  // Sequences from random places of the training part: a function of the arguments alone.
+  // Sequences from random places of the training part: a function of the arguments alone. The batches of all ranks
+  // together depend on their sum alone: two of 8 are four of 4.
   Batch TrainBatch(int batch, uint64_t seed, int64_t step, int microbatch, int rank) const;
   // The index-th batch of consecutive, disjoint sequences of the validation part.
   Batch ValidationBatch(int batch, int64_t index) const;

@@ -70,5 +70,25 @@ TEST_F(TextDataTest, RefusesATextThatIsTooShort) {
               StatusIs(kInvalid, HasSubstr("use a text of at least 90 bytes")));
 }
 
+TEST_F(TextDataTest, RanksShareOneGlobalBatch) {
+  std::string text;
+  for (int i = 0; i < 4000; ++i) text += static_cast<char>('a' + i * i % 23);
+  const auto data = TextData::Load(File("text", text), /*context=*/8);
+  ASSERT_THAT(data, IsOk());
+  const auto global = [&](int ranks, int64_t step, int microbatch) {
+    Batch all;
+    for (int rank = 0; rank < ranks; ++rank) {
+      const Batch batch = data->TrainBatch(16 / ranks, /*seed=*/3, step, microbatch, rank);
+      EXPECT_EQ(batch.tokens.size(), static_cast<size_t>(16 / ranks * 8));
+      all.tokens.insert(all.tokens.end(), batch.tokens.begin(), batch.tokens.end());
+      all.labels.insert(all.labels.end(), batch.labels.begin(), batch.labels.end());
+    }
+    return std::pair(all.tokens, all.labels);
+  };
+  for (const int ranks : {2, 4, 8, 16}) EXPECT_EQ(global(ranks, 5, 1), global(1, 5, 1)) << ranks;
+  EXPECT_NE(global(2, 5, 0), global(2, 5, 1));
+  EXPECT_NE(global(2, 5, 1), global(2, 6, 1));
+}
+
 }  // namespace
 }  // namespace reprise::examples
