@@ -94,11 +94,14 @@ class Reductions {
     return static_cast<float>(kLossScale * (element < columns ? -sum : sum));
   }
   static constexpr double kLossScale = 4;  // of PlanRunner
-  // A step of one microbatch, up to the sum over ranks.
-  static absl::Status Run(PlanRunner& runner, const InputValue& inputs) {
-    REPRISE_RETURN_IF_ERROR(runner.BeginStep(1));
-    REPRISE_RETURN_IF_ERROR(runner.ReplayGraph(runner.plan().first, inputs));
-    return runner.plan().finish < 0 ? absl::OkStatus() : runner.Replay(runner.plan().finish);
+  // The runner after a step of one microbatch, up to the sum over ranks.
+  static absl::StatusOr<std::unique_ptr<PlanRunner>> Run(absl::StatusOr<std::unique_ptr<PlanRunner>> made,
+                                                         const InputValue& inputs) {
+    REPRISE_ASSIGN_OR_RETURN(std::unique_ptr<PlanRunner> runner, std::move(made));
+    REPRISE_RETURN_IF_ERROR(runner->BeginStep(1));
+    REPRISE_RETURN_IF_ERROR(runner->ReplayGraph(runner->plan().first, inputs));
+    if (const int finish = runner->plan().finish; finish >= 0) REPRISE_RETURN_IF_ERROR(runner->Replay(finish));
+    return runner;
   }
 };
 
@@ -115,13 +118,11 @@ TEST_P(ConformanceTest, CollectivesReduceGradientsToTheirOwners) {
   }
   for (const PlanOptions& options : plans) {
     REPRISE_ASSERT_OK_AND_ASSIGN(const Plan plan, PlanTraining(m.model, ranks(), options));
-    absl::StatusOr<std::unique_ptr<PlanRunner>> runner =
-        NewRunner(plan, m.compute, [](ParameterId, int64_t) { return 0.0f; });
+    const absl::StatusOr<std::unique_ptr<PlanRunner>> runner =
+        Reductions::Run(NewRunner(plan, m.compute, [](ParameterId, int64_t) { return 0.0f; }),
+                        [&](int rank, int64_t, TensorId tensor, int64_t) { return tensor == m.x ? rank + 1.0 : 0.0; });
     if (absl::IsUnavailable(runner.status())) continue;  // the machine lacks the transport
     ASSERT_THAT(runner, IsOk());
-    ASSERT_THAT(Reductions::Run(**runner, [&](int rank, int64_t, TensorId tensor,
-                                              int64_t) { return tensor == m.x ? rank + 1.0 : 0.0; }),
-                IsOk());
     const FlatGroup& group = plan.layout.units[0].groups[0];
     for (size_t local = 0; local < world_->local_ranks().size(); ++local) {
       REPRISE_ASSERT_OK_AND_ASSIGN(
@@ -154,13 +155,11 @@ TEST_P(ConformanceTest, CollectivesOfExchangesAddUpInRankOrder) {
       {.reduce = Reduce::kOncePerStep, .transport = Transport::kCopyEngine, .wire = DType::kFloat32}};
   for (const PlanOptions& options : plans) {
     REPRISE_ASSERT_OK_AND_ASSIGN(const Plan plan, PlanTraining(m.model, ranks(), options));
-    absl::StatusOr<std::unique_ptr<PlanRunner>> runner =
-        NewRunner(plan, m.compute, [](ParameterId, int64_t) { return 0.0f; });
+    const absl::StatusOr<std::unique_ptr<PlanRunner>> runner =
+        Reductions::Run(NewRunner(plan, m.compute, [](ParameterId, int64_t) { return 0.0f; }),
+                        [&](int rank, int64_t, TensorId tensor, int64_t) { return tensor == m.x ? value(rank) : 0.0; });
     if (absl::IsUnavailable(runner.status())) continue;  // the machine lacks the transport
     ASSERT_THAT(runner, IsOk());
-    ASSERT_THAT(Reductions::Run(**runner, [&](int rank, int64_t, TensorId tensor,
-                                              int64_t) { return tensor == m.x ? value(rank) : 0.0; }),
-                IsOk());
     const FlatGroup& group = plan.layout.units[0].groups[0];
     for (size_t local = 0; local < world_->local_ranks().size(); ++local) {
       REPRISE_ASSERT_OK_AND_ASSIGN(

@@ -1,0 +1,150 @@
+#include "tests/core/reduction_mistakes.h"
+
+#include "absl/strings/str_cat.h"
+
+namespace reprise::testing {
+
+std::vector<Mistake> GradientMistakes() {
+  std::vector<Mistake> mistakes = {
+      {"NoGradients",
+       [](const Pair& p) {
+         std::erase_if(p.reduction.uses, [](const BufferUse& use) { return use.role == Role::kWire; });
+         return true;
+       },
+       {"reduce_scatter", "reads no gradient of u"}},
+      {"AGradientLeftOut",
+       [](const Pair& p) {
+         const std::vector<BufferUse*> gradients = p.Gradients();
+         if (gradients.size() == 1) return false;
+         const int32_t id = gradients[p.random.Below(static_cast<int64_t>(gradients.size()))]->id;
+         for (ScheduledCommand* command : {&p.reduction, &p.sum}) {
+           std::erase_if(command->uses, [&](const BufferUse& u) { return u.role == Role::kWire && u.id == id; });
+         }
+         return true;
+       },
+       {"reduce_scatter", "does not read the gradient of u"}},
+      {"AGradientTwice",
+       [](const Pair& p) {
+         p.reduction.uses.push_back(*p.Gradients()[0]);
+         return true;
+       },
+       {"reduce_scatter", "uses bytes", "beside another part of it"}},
+      {"AGradientOfAnotherUnitToo",
+       [](const Pair& p) {
+         BufferUse use = *p.Gradients()[0];
+         for (size_t other = 0; other < p.plan.model.parameters().size(); ++other) {
+           if (p.plan.model.parameters()[other].unit == p.reduce().unit) continue;
+           use.id = static_cast<int32_t>(other);
+           p.reduction.uses.push_back(use);
+           return true;
+         }
+         return false;
+       },
+       {"reduce_scatter", "reads bytes", "as wire ", "which is none of u"}},
+      {"AByteLeftOut",
+       [](const Pair& p) {
+         --p.Gradients().back()->num_bytes;
+         return true;
+       },
+       {"reduce_scatter", "reads bytes", "as wire ", "but must read bytes"}},
+      {"AByteTooEarly",
+       [](const Pair& p) {
+         BufferUse& use = *p.Gradients().back();
+         if (use.offset == 0) return false;
+         --use.offset;
+         return true;
+       },
+       {"reduce_scatter", "reads bytes", "as wire ", "but must read bytes"}},
+      {"AGradientAssigned",
+       [](const Pair& p) {
+         p.Gradients()[0]->access = Access::kAssign;
+         return true;
+       },
+       {"reduce_scatter", "assigns bytes", "as wire ", "but must read bytes"}},
+      {"GradientsInTwoBuffers",
+       [](const Pair& p) {
+         if (p.Gradients().size() == 1) return false;
+         BufferUse& use = *p.Gradients().back();
+         p.plan.buffers.push_back(p.plan.buffer(use.buffer));
+         use.buffer = BufferId(static_cast<int64_t>(p.plan.buffers.size()) - 1);
+         return true;
+       },
+       {"reduce_scatter", "reads bytes", "as wire ", "but must read bytes"}},
+      {"GradientsOfAnotherUnit",
+       [](const Pair& p) {
+         const int64_t units = static_cast<int64_t>(p.plan.model.units().size());
+         const UnitId other((p.reduce().unit.value() + 1) % units);
+         const std::vector<FlatGroup>& groups = p.plan.layout.units[other.value()].groups;
+         const auto trains = [](const FlatGroup& group) { return group.trainable; };
+         if (units == 1 || std::none_of(groups.begin(), groups.end(), trains)) return false;
+         p.reduce().unit = p.accumulate().unit = other;
+         return true;
+       },
+       {"reduce_scatter"}},
+      {"SlotsAndTheirAbsence",
+       [](const Pair& p) {
+         p.reduce().slot = p.InPlace() ? 0 : -1;
+         return true;
+       },
+       {"reduce_scatter", "slot, but ", " takes "}},
+  };
+  std::vector<Mistake> in_place = {
+      {"FullGradientOfAnotherUnit",
+       [](const Pair& p) {
+         BufferId& mine = p.plan.unit_buffers[p.reduce().unit.value()].full_gradient;
+         for (UnitBuffers& unit : p.plan.unit_buffers) {
+           if (!unit.full_gradient.valid() || unit.full_gradient == mine) continue;
+           std::swap(unit.full_gradient, mine);
+           return true;
+         }
+         return false;
+       },
+       {"reads full_gradient.u", "in storage gradients", "neither a wire gradient nor the full gradient of u"}},
+      {"FullGradientInAnotherDType",
+       [](const Pair& p) {
+         for (FlatGroup& group : p.plan.layout.units[p.reduce().unit.value()].groups) group.wire = DType::kBFloat16;
+         return true;
+       },
+       {"reads group ", " as bf16, but full_gradient.u", " holds f32"}},
+      {"FullGradientWhereCollectivesCannotRead",
+       [](const Pair& p) {
+         Buffer& buffer = p.plan.buffers[p.Gradients()[0]->buffer.value()];
+         int64_t& room = p.plan.memory.num_bytes[static_cast<int>(Storage::kSession)];
+         buffer.storage = Storage::kSession;
+         buffer.offset = (room + kBufferAlignment - 1) / kBufferAlignment * kBufferAlignment;
+         room = buffer.offset + buffer.num_bytes;
+         return true;
+       },
+       {"reads full_gradient.u", "in storage session", "neither a wire gradient nor the full gradient of u"}},
+      {"OfOneMicrobatch",
+       [](const Pair& p) {
+         ++p.reduce().position;
+         ++p.accumulate().position;
+         return true;
+       },
+       {"reduce_scatter", "is at position 1, but full_gradient.u", "is of a whole step"}},
+      {"ByMicrobatch",
+       [](const Pair& p) {
+         p.accumulate().mode = AccumulateMode::kByMicrobatch;
+         return true;
+       },
+       {"accumulate", "does not always assign, but the plan reduces once per step"}},
+      {"InAGraphOfMicrobatches",
+       [](const Pair& p) {
+         p.schedule.microbatches = 1;
+         return true;
+       },
+       {"accumulate", "is in a graph of microbatches, but the plan reduces once per step"}},
+  };
+  for (Mistake& mistake : in_place) mistake.in_place = true;
+  // Every mistake with a gradient can be made with one that is reduced in place.
+  for (Mistake mistake : mistakes) {
+    mistake.name += "InPlace";
+    mistake.in_place = true;
+    in_place.push_back(mistake);
+  }
+  mistakes.insert(mistakes.end(), in_place.begin(), in_place.end());
+  return mistakes;
+}
+
+}  // namespace reprise::testing
