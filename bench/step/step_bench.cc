@@ -59,6 +59,7 @@ ABSL_FLAG(int, batches, 10, "measurements, of which the median is taken");
 ABSL_FLAG(double, seconds, 0.2, "of each measurement, about");
 ABSL_FLAG(std::string, tuning_file, "",
           "on devices: file of the quickest transports and matrix products; what it lacks is measured and added");
+ABSL_FLAG(bool, share_device, false, "several ranks may use one GPU: for tests, never for speed");
 ABSL_FLAG(std::string, json, "", "file for a list of objects, one for each workload and mode");
 
 namespace reprise::bench {
@@ -378,7 +379,8 @@ absl::StatusOr<int> Main() {
   REPRISE_ASSIGN_OR_RETURN(const examples::Program program,
                            examples::StartProgram({.device = absl::GetFlag(FLAGS_device),
                                                    .ranks = absl::GetFlag(FLAGS_ranks),
-                                                   .tuning_file = absl::GetFlag(FLAGS_tuning_file)}));
+                                                   .tuning_file = absl::GetFlag(FLAGS_tuning_file),
+                                                   .share_device = absl::GetFlag(FLAGS_share_device)}));
   if (program.exit_code.has_value()) return *program.exit_code;
   if (program.prints) {
     if (absl::GetFlag(FLAGS_transport) == "auto") {

@@ -20,31 +20,37 @@ constexpr int kDefaultHostRanks = 2;
 #ifdef REPRISE_EXAMPLES_CUDA
 int NumDevices() { return NumCudaDevices(); }
 // Is there one for this rank?
-bool HasDevice(const LaunchEnvironment& launch) { return DeviceOf(launch) < NumCudaDevices(); }
+bool HasDevice(const LaunchEnvironment& launch, bool share_device) {
+  return DeviceOf(launch, share_device) < NumCudaDevices();
+}
 
 // Before NCCL is first used. Without nodes for mixing graphs with eager collectives a launch takes 5 us instead of 20.
-void ChooseNcclSettings() {
+void ChooseNcclSettings(bool share_device) {
   setenv("NCCL_GRAPH_MIXING_SUPPORT", "0", /*overwrite=*/0);
   setenv("NCCL_GRAPH_REGISTER", "0", /*overwrite=*/0);
+  if (share_device) setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1", /*overwrite=*/0);
 }
 
-absl::StatusOr<std::shared_ptr<World>> OpenDevice(const LaunchEnvironment& launch, const std::string& tuning_file) {
-  return CreateCudaWorld(launch, {.tuning_file = tuning_file});
+absl::StatusOr<std::shared_ptr<World>> OpenDevice(const LaunchEnvironment& launch, const ProgramOptions& options) {
+  return CreateCudaWorld(launch, {.tuning_file = options.tuning_file, .share_device = options.share_device});
 }
 absl::StatusOr<std::shared_ptr<World>> OpenDeviceAlone(const LaunchEnvironment& launch,
-                                                       const std::string& tuning_file) {
-  return CreateCudaWorld({}, {.device = DeviceOf(launch), .tuning_file = tuning_file});
+                                                       const ProgramOptions& options) {
+  return CreateCudaWorld({}, {.device = DeviceOf(launch, options.share_device),
+                              .tuning_file = options.tuning_file,
+                              .share_device = options.share_device});
 }
 #else
 int NumDevices() { return 0; }
-bool HasDevice(const LaunchEnvironment&) { return false; }
-void ChooseNcclSettings() {}
+bool HasDevice(const LaunchEnvironment&, bool) { return false; }
+void ChooseNcclSettings(bool) {}
 
-absl::StatusOr<std::shared_ptr<World>> OpenDevice(const LaunchEnvironment&, const std::string&) {
+absl::StatusOr<std::shared_ptr<World>> OpenDevice(const LaunchEnvironment&, const ProgramOptions&) {
   return absl::UnavailableError("this program was built without CUDA; build it where the toolkit and NCCL are");
 }
-absl::StatusOr<std::shared_ptr<World>> OpenDeviceAlone(const LaunchEnvironment& launch, const std::string& file) {
-  return OpenDevice(launch, file);
+absl::StatusOr<std::shared_ptr<World>> OpenDeviceAlone(const LaunchEnvironment& launch,
+                                                       const ProgramOptions& options) {
+  return OpenDevice(launch, options);
 }
 #endif
 
@@ -84,7 +90,7 @@ absl::StatusOr<Program> StartProgram(const ProgramOptions& options) {
   if (options.ranks < 0) {
     return absl::InvalidArgumentError(absl::StrCat("--ranks is ", options.ranks, " but must be at least 0"));
   }
-  ChooseNcclSettings();
+  ChooseNcclSettings(options.share_device);
   REPRISE_ASSIGN_OR_RETURN(const LaunchEnvironment launch, DetectLaunch());
   const bool launched = launch.launcher != Launcher::kNone;
   if (launched && options.ranks != 0 && options.ranks != launch.size) {
@@ -92,7 +98,8 @@ absl::StatusOr<Program> StartProgram(const ProgramOptions& options) {
                                                    "; leave the flag out under a launcher"));
   }
   const int devices = NumDevices();
-  const bool fits = launched ? HasDevice(launch) : devices > 0 && options.ranks <= devices;
+  const bool fits = launched ? HasDevice(launch, options.share_device)
+                             : devices > 0 && (options.share_device || options.ranks <= devices);
   const bool use_device = options.device == Device::kCuda || (options.device == Device::kAuto && fits);
   if (!use_device && launched && launch.size > 1) {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -109,8 +116,8 @@ absl::StatusOr<Program> StartProgram(const ProgramOptions& options) {
   }
   program.prints = launch.rank == 0;
   if (program.prints) std::cout << ToString(launch) << "\n" << std::flush;
-  REPRISE_ASSIGN_OR_RETURN(program.world, OpenDevice(launch, options.tuning_file));
-  program.new_world_alone = [launch, file = options.tuning_file] { return OpenDeviceAlone(launch, file); };
+  REPRISE_ASSIGN_OR_RETURN(program.world, OpenDevice(launch, options));
+  program.new_world_alone = [launch, options] { return OpenDeviceAlone(launch, options); };
   return program;
 }
 

@@ -22,6 +22,7 @@ struct ProgramOptions {
   Device device = Device::kAuto;
   int ranks = 0;  // 0: what the launcher says; without one, every device of this machine, or 2 host ranks
   std::string tuning_file = {};  // CudaWorldOptions::tuning_file
+  bool share_device = false;     // CudaWorldOptions::share_device; kAuto then needs one device for all ranks
 };
 
 // A world, or the exit code of a program that started itself once per rank and has nothing more to do. Under torchrun,

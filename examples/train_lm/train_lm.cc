@@ -39,6 +39,7 @@ ABSL_FLAG(double, lr, 3e-3, "peak learning rate: linear warm-up over the first t
 ABSL_FLAG(uint64_t, seed, 1, "seed of the initial weights and of the batches");
 ABSL_FLAG(std::string, tuning_file, "",
           "on devices: file of the quickest transports and matrix products; what it lacks is measured and added");
+ABSL_FLAG(bool, share_device, false, "several ranks may use one GPU: for tests, never for speed");
 ABSL_FLAG(bool, check, false, "compare each step with the same training unsharded on one rank");
 
 namespace reprise::examples {
@@ -281,7 +282,10 @@ int main(int argc, char** argv) {
       absl::InvalidArgumentError(absl::StrCat("unexpected argument \"", rest.back(), "\"; see --help"));
   if (rest.size() == 1) {
     exit_code = reprise::examples::Main(
-        {.program = {absl::GetFlag(FLAGS_device), absl::GetFlag(FLAGS_ranks), absl::GetFlag(FLAGS_tuning_file)},
+        {.program = {.device = absl::GetFlag(FLAGS_device),
+                     .ranks = absl::GetFlag(FLAGS_ranks),
+                     .tuning_file = absl::GetFlag(FLAGS_tuning_file),
+                     .share_device = absl::GetFlag(FLAGS_share_device)},
          .model = {absl::GetFlag(FLAGS_depth), absl::GetFlag(FLAGS_width), absl::GetFlag(FLAGS_heads),
                    absl::GetFlag(FLAGS_context), absl::GetFlag(FLAGS_batch)},
          .microbatches = absl::GetFlag(FLAGS_microbatches),

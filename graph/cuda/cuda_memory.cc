@@ -45,10 +45,11 @@ class CudaMemory : public MemoryBlock {
 
   absl::Status Take() {
     const CallerState caller(rank_->device());
-    REPRISE_ASSIGN_OR_RETURN(const int64_t before, rank_->FreeBytes());
+    REPRISE_ASSIGN_OR_RETURN(const int64_t free_bytes, rank_->FreeBytes());
+    REPRISE_ASSIGN_OR_RETURN(const int64_t before, rank_->TakenBytes());
     const size_t bytes = static_cast<size_t>(num_bytes_);
     const std::string what =
-        absl::StrCat("taking ", num_bytes_, " bytes on device ", rank_->device(), ", where ", before, " are free,");
+        absl::StrCat("taking ", num_bytes_, " bytes on device ", rank_->device(), ", where ", free_bytes, " are free,");
     switch (kind_) {
       case MemoryKind::kCommunicating:
         REPRISE_RETURN_IF_ERROR(NoRoom(NcclStatus(ncclMemAlloc(&address_, bytes), what)));
@@ -61,8 +62,8 @@ class CudaMemory : public MemoryBlock {
         break;
     }
     if (kind_ == MemoryKind::kHostVisible) return absl::OkStatus();
-    REPRISE_ASSIGN_OR_RETURN(const int64_t after, rank_->FreeBytes());
-    taken_ = std::max(before - after, int64_t{0});
+    REPRISE_ASSIGN_OR_RETURN(const int64_t after, rank_->TakenBytes());
+    taken_ = std::max(after - before, int64_t{0});
     rank_->AddRequested(requested(), taken_);
     return absl::OkStatus();
   }

@@ -44,7 +44,10 @@ absl::StatusOr<std::shared_ptr<CudaRank>> CudaRank::Create(int device, bool one_
 absl::Status CudaRank::Open(const CudaWorldOptions& options) {
   REPRISE_RETURN_IF_ERROR(CudaStatus(cudaFree(nullptr), absl::StrCat("opening device ", device_)));
   REPRISE_ASSIGN_OR_RETURN(driver_, LoadDriverApi());
-  REPRISE_ASSIGN_OR_RETURN(free_at_start_, FreeBytes());
+  if (options.share_device) {
+    REPRISE_ASSIGN_OR_RETURN(process_memory_, ProcessMemory::Create(device_));
+  }
+  REPRISE_ASSIGN_OR_RETURN(taken_at_start_, TakenBytes());
   launch_stream_ = options.stream;
   if (launch_stream_ == nullptr) {
     REPRISE_RETURN_IF_ERROR(CudaStatus(cudaStreamCreateWithFlags(own_stream_.receive(), cudaStreamNonBlocking),
@@ -456,13 +459,20 @@ absl::StatusOr<int64_t> CudaRank::FreeBytes() const {
   return static_cast<int64_t>(free_bytes);
 }
 
+absl::StatusOr<int64_t> CudaRank::TakenBytes() const {
+  if (process_memory_ != nullptr) return process_memory_->Bytes();
+  size_t free_bytes = 0, total = 0;
+  REPRISE_RETURN_IF_ERROR(CudaStatus(cudaMemGetInfo(&free_bytes, &total), "asking for free memory"));
+  return static_cast<int64_t>(total - free_bytes);
+}
+
 MemoryUse CudaRank::memory() const {
   const CallerState caller(device_);
   MemoryUse use = use_;
-  size_t free_bytes = 0, total = 0;
-  if (cudaMemGetInfo(&free_bytes, &total) != cudaSuccess) return use;
-  use.context = static_cast<int64_t>(total) - free_at_start_;
-  use.communication = free_at_start_ - static_cast<int64_t>(free_bytes) - use.requested - use.rounding - use.recording;
+  const absl::StatusOr<int64_t> taken = TakenBytes();
+  if (!taken.ok()) return use;
+  use.context = taken_at_start_;
+  use.communication = *taken - taken_at_start_ - use.requested - use.rounding - use.recording;
   return use;
 }
 

@@ -22,6 +22,7 @@
 #include "graph/cuda/driver_api.h"
 #include "graph/cuda/handles.h"
 #include "graph/cuda/peer_copies.h"
+#include "graph/cuda/process_memory.h"
 #include "kernels/cuda/cuda_kernels.h"
 #include "reprise/core/schedule.h"
 #include "reprise/graph/cuda_world.h"
@@ -115,7 +116,10 @@ class CudaRank : public std::enable_shared_from_this<CudaRank> {
   }
 
   // ---- device memory, in bytes ----
+  // Free on the device, for whichever process comes first.
   absl::StatusOr<int64_t> FreeBytes() const;
+  // In use: on the whole device, or by this process where ranks share it.
+  absl::StatusOr<int64_t> TakenBytes() const;
   void AddRequested(int64_t requested, int64_t taken) {
     use_.requested += requested;
     use_.rounding += taken - requested;
@@ -181,7 +185,8 @@ class CudaRank : public std::enable_shared_from_this<CudaRank> {
   std::optional<std::string> why_no_windows_;
   bool lost_ = false;  // the device did not come to an end after a failure
   MemoryUse use_;
-  int64_t free_at_start_ = 0;
+  std::unique_ptr<ProcessMemory> process_memory_;  // null where the device is this rank's alone
+  int64_t taken_at_start_ = 0;
   std::unique_ptr<DeviceProfile> profile_;
   Fingerprint profiled_plan_;
 };

@@ -154,7 +154,7 @@ class CaptureRecorder : public Recorder {
     const Schedule& schedule = bindings_->plan->schedules[protocol_.schedule()];
     REPRISE_ASSIGN_OR_RETURN(const GraphAudit audit, captured_.Audit(graph.get(), schedule));
     REPRISE_RETURN_IF_ERROR(CheckCollectivesFit(audit));
-    REPRISE_ASSIGN_OR_RETURN(const int64_t before, rank_->FreeBytes());
+    REPRISE_ASSIGN_OR_RETURN(const int64_t before, rank_->TakenBytes());
     GraphExecHandle exec;
     REPRISE_RETURN_IF_ERROR(
         CudaStatus(cudaGraphInstantiate(exec.receive(), graph.get(), cudaGraphInstantiateFlagUseNodePriority),
@@ -162,10 +162,10 @@ class CaptureRecorder : public Recorder {
     REPRISE_RETURN_IF_ERROR(CudaStatus(cudaGraphUpload(exec.get(), rank_->launch_stream()), "uploading the graph"));
     // NCCL fills its descriptors on streams of its own, which a graph without mixing does not wait for.
     REPRISE_RETURN_IF_ERROR(CudaStatus(cudaDeviceSynchronize(), "synchronising after the capture"));
-    REPRISE_ASSIGN_OR_RETURN(const int64_t after, rank_->FreeBytes());
-    rank_->AddRecording(before - after);
+    REPRISE_ASSIGN_OR_RETURN(const int64_t after, rank_->TakenBytes());
+    rank_->AddRecording(after - before);
     return std::make_unique<GraphExecutable>(rank_, bindings_, protocol_.schedule(), std::move(graph),
-                                             captured_.commands(), std::move(exec), before - after, audit);
+                                             captured_.commands(), std::move(exec), after - before, audit);
   }
 
   absl::Status CheckCollectivesFit(const GraphAudit& audit) const {
@@ -214,7 +214,7 @@ class EagerExecutable : public Executable {
     REPRISE_RETURN_IF_ERROR(rank.Admit());
     const CallerState caller(rank.device(), Keep::kDeviceOnly);
     REPRISE_RETURN_IF_ERROR(Order(rank.launch_stream(), rank.lane_stream(Lane::kCompute), ends_[0]));
-    absl::Status status = Enqueue();
+    const absl::Status status = Enqueue();
     // After an error the lanes are joined all the same: what was enqueued runs.
     for (int lane = 0; lane < kNumLanes; ++lane) {
       REPRISE_RETURN_IF_ERROR(Order(rank.lane_stream(static_cast<Lane>(lane)), rank.launch_stream(), ends_[lane]));
@@ -229,7 +229,8 @@ class EagerExecutable : public Executable {
     return CudaStatus(cudaStreamWaitEvent(then, event.get()), "ordering two streams");
   }
 
-  absl::Status Enqueue() const {
+  absl::Status Enqueue() {
+    const bool is_first = std::exchange(is_first_, false);
     DeviceProfile* const profile = walk_.rank().ProfileOf(*bindings_->plan);
     if (profile != nullptr) profile->BeginReplay(index_);
     for (size_t c = 0; c < schedule().commands.size(); ++c) {
@@ -237,7 +238,8 @@ class EagerExecutable : public Executable {
       const ScheduledCommand& command = schedule().commands[c];
       nvtxRangePushA(names_[c].c_str());
       if (profile != nullptr) profile->BeginLaunch(id);
-      const absl::Status status = walk_.Enqueue(id, command);
+      absl::Status status = walk_.Enqueue(id, command);
+      if (status.ok() && is_first) status = WaitForLane(command.lane);
       if (profile != nullptr) profile->EndLaunch();
       nvtxRangePop();
       REPRISE_RETURN_IF_ERROR(AtCommand(*bindings_->plan, id, command.command, status));
@@ -245,9 +247,19 @@ class EagerExecutable : public Executable {
     return absl::OkStatus();
   }
 
+  // A kernel that runs for the first time is loaded, and the driver may then wait for all that the device does, where
+  // nothing looks at the clock or at other ranks: not while a collective waits for a rank that failed.
+  absl::Status WaitForLane(Lane lane) {
+    CudaRank& rank = walk_.rank();
+    const EventHandle& end = ends_[static_cast<int>(lane)];
+    REPRISE_RETURN_IF_ERROR(CudaStatus(cudaEventRecord(end.get(), rank.lane_stream(lane)), "recording an event"));
+    return rank.WaitFor(end.get());
+  }
+
   const Schedule& schedule() const { return bindings_->plan->schedules[index_]; }
 
   const std::shared_ptr<const Bindings> bindings_;
+  bool is_first_ = true;  // has it never been replayed?
   const int index_;                 // of the schedule
   std::vector<std::string> names_;  // of the commands
   LaneWalk walk_;

@@ -146,7 +146,7 @@ class CudaWorld : public World {
 // ---- what must be equal, or different, on all ranks ----
 
 struct Facts {
-  std::string nccl_version, settings, tuning, device;
+  std::string nccl_version, settings, tuning, sharing, device;
 };
 
 absl::StatusOr<Facts> FactsOf(const LaunchEnvironment& launch, const CudaWorldOptions& options, int device) {
@@ -161,6 +161,7 @@ absl::StatusOr<Facts> FactsOf(const LaunchEnvironment& launch, const CudaWorldOp
     REPRISE_ASSIGN_OR_RETURN(const std::string tuned, internal::TunedDevice(device));
     facts.tuning = absl::StrCat("a tuning file for ", tuned);
   }
+  facts.sharing = options.share_device ? "true" : "false";
   cudaDeviceProp properties;
   REPRISE_RETURN_IF_ERROR(CudaStatus(cudaGetDeviceProperties(&properties, device), "asking for the device"));
   facts.device = absl::StrCat("device ", absl::BytesToHexString(absl::string_view(properties.uuid.bytes, 16)));
@@ -185,30 +186,32 @@ absl::Status CheckApart(const std::vector<std::string>& devices) {
     return absl::FailedPreconditionError(
         absl::StrCat("ranks ", entry->second, " and ", rank, " share ", devices[rank],
                      ", and NCCL takes one rank per device; start as many ranks as there are devices, or set "
-                     "CudaWorldOptions::device"));
+                     "CudaWorldOptions::device (for tests on one GPU, share_device)"));
   }
   return absl::OkStatus();
 }
 
-absl::Status CheckFacts(CudaWorld& world, const Facts& facts) {
+absl::Status CheckFacts(CudaWorld& world, const Facts& facts, bool share_device) {
   const auto exchange = [&](const std::string& mine) { return world.ExchangeBytes({&mine, 1}); };
   REPRISE_ASSIGN_OR_RETURN(const std::vector<std::string> versions, exchange(facts.nccl_version));
   REPRISE_ASSIGN_OR_RETURN(const std::vector<std::string> settings, exchange(facts.settings));
   REPRISE_ASSIGN_OR_RETURN(const std::vector<std::string> tuning, exchange(facts.tuning));
+  REPRISE_ASSIGN_OR_RETURN(const std::vector<std::string> sharing, exchange(facts.sharing));
   REPRISE_ASSIGN_OR_RETURN(const std::vector<std::string> devices, exchange(facts.device));
   REPRISE_RETURN_IF_ERROR(CheckEqual("NCCL", versions, "start every rank with the same library"));
   REPRISE_RETURN_IF_ERROR(CheckEqual("NCCL settings", settings, "set the same NCCL_ variables on every rank"));
   REPRISE_RETURN_IF_ERROR(CheckEqual(
       "tuning", tuning,
       "set CudaWorldOptions::tuning_file on every rank, where all have the same GPU and libraries, or on none"));
-  return CheckApart(devices);
+  REPRISE_RETURN_IF_ERROR(CheckEqual("CudaWorldOptions::share_device", sharing, "set it on every rank or on none"));
+  return share_device ? absl::OkStatus() : CheckApart(devices);
 }
 
 // ---- creation ----
 
 absl::StatusOr<int> ChooseDevice(const LaunchEnvironment& launch, const CudaWorldOptions& options) {
   const int devices = NumCudaDevices();
-  const int device = options.device >= 0 ? options.device : DeviceOf(launch);
+  const int device = options.device >= 0 ? options.device : DeviceOf(launch, options.share_device);
   if (devices == 0) {
     return absl::UnavailableError("no CUDA device is usable here; check the driver by nvidia-smi, or use a HostWorld");
   }
@@ -216,6 +219,20 @@ absl::StatusOr<int> ChooseDevice(const LaunchEnvironment& launch, const CudaWorl
   return absl::UnavailableError(
       absl::StrCat("device ", device, " was asked for, but this process sees ", devices,
                    "; start at most that many ranks on a host, or widen CUDA_VISIBLE_DEVICES"));
+}
+
+// From this version on NCCL takes ranks of one host that share a device.
+constexpr int kFirstSharingVersion = 23000;
+
+absl::Status CheckSharing(const LaunchEnvironment& launch) {
+  int version = 0;
+  REPRISE_RETURN_IF_ERROR(NcclStatus(ncclGetVersion(&version), "asking for NCCL's version"));
+  if (version >= kFirstSharingVersion || launch.local_size <= NumCudaDevices()) return absl::OkStatus();
+  return absl::UnavailableError(absl::StrCat(
+      launch.local_size, " ranks of one host cannot share ", NumCudaDevices(), " devices with NCCL ",
+      internal::NcclVersionName(version), ", which takes one rank per device; NCCL ",
+      internal::NcclVersionName(kFirstSharingVersion),
+      " and later take more if NCCL_MULTI_RANK_GPU_ENABLE=1 is set before it is first used"));
 }
 
 absl::Status CheckParent(ncclComm_t parent, const LaunchEnvironment& launch) {
@@ -234,6 +251,7 @@ absl::Status OpenWorld(CudaWorld& world, const std::shared_ptr<Bootstrap>& boots
   const auto open = [&]() -> absl::StatusOr<Facts> {
     REPRISE_ASSIGN_OR_RETURN(const int device, ChooseDevice(launch, options));
     REPRISE_RETURN_IF_ERROR(CheckParent(options.parent, launch));
+    if (options.share_device) REPRISE_RETURN_IF_ERROR(CheckSharing(launch));
     REPRISE_ASSIGN_OR_RETURN(std::shared_ptr<CudaRank> rank,
                              CudaRank::Create(device, launch.local_size == launch.size, options, bootstrap));
     REPRISE_RETURN_IF_ERROR(rank->CheckUsable());
@@ -242,7 +260,7 @@ absl::Status OpenWorld(CudaWorld& world, const std::shared_ptr<Bootstrap>& boots
   };
   const absl::StatusOr<Facts> facts = open();
   REPRISE_RETURN_IF_ERROR(world.Agree("opening the device", facts.status(), {}));
-  REPRISE_RETURN_IF_ERROR(CheckFacts(world, *facts));
+  REPRISE_RETURN_IF_ERROR(CheckFacts(world, *facts, options.share_device));
   if (!options.tuning_file.empty()) {
     REPRISE_RETURN_IF_ERROR(internal::LoadTuning(world, world.rank(), options.tuning_file));
   }
@@ -259,7 +277,11 @@ int NumCudaDevices() {
   return 0;
 }
 
-int DeviceOf(const LaunchEnvironment& launch) { return NumCudaDevices() == 1 ? 0 : launch.local_rank; }
+int DeviceOf(const LaunchEnvironment& launch, bool share_device) {
+  const int devices = NumCudaDevices();
+  if (devices == 1) return 0;
+  return share_device && devices > 0 ? launch.local_rank % devices : launch.local_rank;
+}
 
 absl::StatusOr<std::shared_ptr<World>> CreateCudaWorld(const LaunchEnvironment& launch,
                                                        const CudaWorldOptions& options) {

@@ -24,12 +24,14 @@ TEST(CudaContextTest, ARankOpensItsOwnDeviceAlone) {
   ASSERT_THAT(internal::LoadDriverFunction("cuDevicePrimaryCtxGetState", get_state), IsOk());
   REPRISE_ASSERT_OK_AND_ASSIGN(const std::shared_ptr<World> world, NewCudaWorld());
   REPRISE_ASSERT_OK_AND_ASSIGN(const std::shared_ptr<MemoryBlock> block, world->Allocate(MemoryKind::kLocal, 1024));
-  const int own = world->local_ranks()[0];
-  for (int device = 0; device < world->size(); ++device) {
+  const int rank = world->local_ranks()[0];
+  REPRISE_ASSERT_OK_AND_ASSIGN(const LaunchEnvironment launch, DetectLaunch());
+  const int own = DeviceOf(launch, SharesDevice());
+  for (int device = 0; device < NumCudaDevices(); ++device) {
     unsigned flags = 0;
     int active = 0;
     ASSERT_EQ(get_state(device, &flags, &active), CUDA_SUCCESS);
-    EXPECT_EQ(active, device == own ? 1 : 0) << "device " << device << " on rank " << own;
+    EXPECT_EQ(active, device == own ? 1 : 0) << "device " << device << " on rank " << rank;
   }
   int current = -1;
   EXPECT_EQ(cudaGetDevice(&current), cudaSuccess);
@@ -109,7 +111,8 @@ TEST_F(CudaErrorsTest, ARecordingThatFailsOnOneRankFailsOnBoth) {
 }
 
 TEST(CudaErrorsDeviceTest, TwoRanksOnOneDeviceAreNamed) {
-  EXPECT_THAT(NewCudaWorld({.device = 0}),
+  REPRISE_ASSERT_OK_AND_ASSIGN(const LaunchEnvironment launch, DetectLaunch());
+  EXPECT_THAT(CreateCudaWorld(launch, {.device = 0, .deadline = kTestDeadline}),
               StatusIs(absl::StatusCode::kFailedPrecondition, AllOf(HasSubstr("ranks 0 and 1 share device"))));
 }
 
@@ -125,6 +128,7 @@ TEST(CudaErrorsDeviceTest, DifferentNcclSettingsAreNamedOnBoth) {
   if (launch.rank == 1) launch.nccl_settings = "NCCL_ALGO=Tree";
   CudaWorldOptions options;
   options.deadline = kTestDeadline;
+  options.share_device = SharesDevice();
   EXPECT_THAT(CreateCudaWorld(launch, options),
               StatusIs(absl::StatusCode::kFailedPrecondition,
                        AllOf(HasSubstr("NCCL settings"), HasSubstr("NCCL_ALGO=Tree"), HasSubstr("rank 0 has"))));
@@ -160,6 +164,7 @@ TEST_P(CudaTransportErrorsTest, ARankThatNeverReplaysIsReportedAtTheDeadline) {
   REPRISE_ASSERT_OK_AND_ASSIGN(const LaunchEnvironment launch, DetectLaunch());
   CudaWorldOptions options;
   options.deadline = absl::Seconds(5);
+  options.share_device = SharesDevice();
   options.tuning_file = GetParam().tuning_file;
   REPRISE_ASSERT_OK_AND_ASSIGN(std::shared_ptr<World> world, CreateCudaWorld(launch, options));
   std::remove(options.tuning_file.c_str());

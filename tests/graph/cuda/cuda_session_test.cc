@@ -311,7 +311,7 @@ TEST(CudaSessionTest, ReplaysAllocateNothingAndLaunchFast) {
 
 TEST(CudaSessionTest, TheCallersCommunicatorIsSplitAndLeftAlone) {
   REPRISE_ASSERT_OK_AND_ASSIGN(const LaunchEnvironment launch, DetectLaunch());
-  ASSERT_EQ(cudaSetDevice(launch.local_rank), cudaSuccess);
+  ASSERT_EQ(cudaSetDevice(DeviceOf(launch, SharesDevice())), cudaSuccess);
   ncclComm_t parent = nullptr;
   {
     REPRISE_ASSERT_OK_AND_ASSIGN(const std::shared_ptr<World> world, NewCudaWorld());

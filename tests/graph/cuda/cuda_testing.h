@@ -8,6 +8,7 @@
 #include "reprise/core/status_macros.h"
 #include "reprise/graph/cuda_world.h"
 #include "reprise/graph/launch_environment.h"
+#include "tests/testing/share_device.h"
 
 namespace reprise::testing {
 
@@ -16,6 +17,7 @@ inline constexpr absl::Duration kTestDeadline = absl::Seconds(40);
 
 inline absl::StatusOr<std::shared_ptr<World>> NewCudaWorld(CudaWorldOptions options = {}) {
   options.deadline = kTestDeadline;
+  options.share_device = SharesDevice();
   REPRISE_ASSIGN_OR_RETURN(const LaunchEnvironment launch, DetectLaunch());
   return CreateCudaWorld(launch, options);
 }

@@ -18,7 +18,7 @@
 namespace reprise {
 
 struct CudaWorldOptions {
-  int device = -1;                // CUDA ordinal; -1: DeviceOf(launch)
+  int device = -1;                // CUDA ordinal; -1: DeviceOf(launch, share_device)
   cudaStream_t stream = nullptr;  // every launch and copy goes here; null: a new non-blocking stream
   ncclComm_t parent = nullptr;    // if set, of the same ranks: split into the world's communicators, then left alone
   // For every wait on other ranks: joining, votes, and replays that do not end. Positive.
@@ -33,6 +33,11 @@ struct CudaWorldOptions {
   // ranks. Where it lacks that, small models are measured on each transport when the world is made, on communicators of
   // their own: about 8 s, and up to half of the free memory meanwhile.
   std::string tuning_file = {};
+  // Several ranks may use one device, on all ranks or none: for tests of several ranks where there is one GPU, never for
+  // speed, because their processes take turns on it. NCCL takes such ranks of one host from 2.30 on, if
+  // NCCL_MULTI_RANK_GPU_ENABLE=1 is set; ranks of different hosts (by NCCL_HOSTID) need nothing. Where each collective
+  // waits for the turns of all ranks, a deadline must be longer.
+  bool share_device = false;
 };
 
 // (c) Joins the ranks named by `launch`, makes the communicators and the streams. The caller's current device stays as
@@ -56,8 +61,9 @@ absl::StatusOr<std::shared_ptr<World>> CreateCudaWorld(const LaunchEnvironment& 
 
 // How many devices this process can use; 0 without a driver.
 int NumCudaDevices();
-// The device of a rank: the one with its number on its host, or the only one that its launcher lets it see.
-int DeviceOf(const LaunchEnvironment& launch);
+// The device of a rank: the one with its number on its host, or the only one that its launcher lets it see. Ranks that
+// share devices go round those there are.
+int DeviceOf(const LaunchEnvironment& launch, bool share_device = false);
 
 // The stream of a compute function that runs on a device. Only if !stream.is_host().
 inline cudaStream_t CudaStream(Stream stream) { return static_cast<cudaStream_t>(stream.device_stream()); }
