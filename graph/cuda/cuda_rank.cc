@@ -93,10 +93,11 @@ CudaRank::~CudaRank() {
   if (flags_window_ != nullptr && communicator(Lane::kAllGather) != nullptr) {
     ncclCommWindowDeregister(communicator(Lane::kAllGather), flags_window_);
   }
-  for (LaneParts& lane : lanes_) {
-    if (lane.communicator != nullptr) ncclCommDestroy(lane.communicator);
-  }
-  for (std::thread& thread : aborting_) lost_ ? thread.detach() : thread.join();
+  // ncclCommDestroy waits until all ranks of this host call it ("an intra-node collective call", says NCCL's guide), which
+  // ranks that gave up do not.
+  const bool all_well = failed_.ok() && bootstrap_->CheckPeers().ok();
+  for (const Lane lane : kCommunicatingLanes) End(lane, all_well ? ncclCommDestroy : ncclCommAbort);
+  JoinEnding();
   profile_ = nullptr;
   if (lost_) {
     Abandon();
@@ -428,15 +429,35 @@ void CudaRank::Fail(const absl::Status& status) {
   lanes_[static_cast<int>(Lane::kAllGather)].communicator = nullptr;
 }
 
-void CudaRank::Abort(Lane lane) {
+void CudaRank::End(Lane lane, ncclResult_t (*end)(ncclComm_t)) {
   ncclComm_t& communicator = lanes_[static_cast<int>(lane)].communicator;
   if (communicator == nullptr) return;
-  // It raises its communicator's flag for good, so that the collectives of every graph still queued leave, and returns
-  // once no graph holds the communicator: after the last executable is gone.
-  aborting_.emplace_back([device = device_, aborted = std::exchange(communicator, nullptr)] {
-    const CallerState caller(device);
-    ncclCommAbort(aborted);
-  });
+  // An abort raises its communicator's flag for good, so that the collectives of every graph still queued leave, and
+  // returns once no graph holds the communicator: after the last executable is gone.
+  const auto done = std::make_shared<std::atomic<bool>>(false);
+  ending_.push_back({std::thread([device = device_, end, done, ended = std::exchange(communicator, nullptr)] {
+                       const CallerState caller(device);
+                       end(ended);
+                       *done = true;
+                     }),
+                     done});
+}
+
+void CudaRank::JoinEnding() {
+  const absl::Time start = absl::Now();
+  absl::Time look = start, give_up = lost_ ? start : absl::InfiniteFuture();
+  for (Ending& ending : ending_) {
+    while (!*ending.done && absl::Now() < give_up) {
+      absl::SleepFor(absl::Milliseconds(1));
+      const absl::Time now = absl::Now();
+      if (now < look) continue;
+      look = now + kLookAtPeers;
+      if (!failed_.ok() || !CheckPeers(now - start).ok()) give_up = std::min(give_up, now + kAbortTime);
+    }
+    lost_ = lost_ || !*ending.done;
+    *ending.done ? ending.thread.join() : ending.thread.detach();
+  }
+  ending_.clear();
 }
 
 bool CudaRank::Ends(absl::Duration within) {

@@ -6,6 +6,7 @@
 #include <nccl.h>
 
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -148,7 +149,11 @@ class CudaRank : public std::enable_shared_from_this<CudaRank> {
   // Makes copies that wait for other ranks go on.
   void SetPeerFlags();
   // Makes the lane's collectives leave the device.
-  void Abort(Lane lane);
+  void Abort(Lane lane) { End(lane, ncclCommAbort); }
+  // Ends the lane's communicator, if it has one, in a thread of its own.
+  void End(Lane lane, ncclResult_t (*end)(ncclComm_t));
+  // Waits for these threads as long as that makes sense; what then still runs is lost.
+  void JoinEnding();
   // Does the device come to the end of what was launched, with copies that wait for other ranks made to go on?
   bool Ends(absl::Duration within);
   // What the launch stream runs from now on comes after what was staged.
@@ -180,10 +185,14 @@ class CudaRank : public std::enable_shared_from_this<CudaRank> {
   int64_t launched_ = 0, finished_ = 0;
   bool graph_launched_ = false;
   absl::Status failed_;
-  std::vector<std::thread> aborting_;
+  struct Ending {
+    std::thread thread;
+    std::shared_ptr<std::atomic<bool>> done;
+  };
+  std::vector<Ending> ending_;  // communicators
   bool endless_waits_ = false, copies_to_peers_ = false;
   std::optional<std::string> why_no_windows_;
-  bool lost_ = false;  // the device did not come to an end after a failure
+  bool lost_ = false;  // the device or NCCL did not come to an end after a failure
   MemoryUse use_;
   std::unique_ptr<ProcessMemory> process_memory_;  // null where the device is this rank's alone
   int64_t taken_at_start_ = 0;
