@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "core/model_validation.h"
+#include "core/plan_facts.h"
 #include "core/quoted.h"
 #include "reprise/core/status_macros.h"
 
@@ -81,33 +82,45 @@ absl::StatusOr<TensorId> Model::FindTensor(absl::string_view name) const {
   return TensorId(static_cast<int64_t>(position));
 }
 
+std::vector<internal::ModelLine> internal::LinesOf(const Model& model) {
+  const auto unit_name = [&](UnitId id) { return model.unit(id).name; };
+  const auto parameter_name = [&](ParameterId id) { return model.parameter(id).spec.name; };
+  const auto tensor_name = [&](TensorId id) { return model.tensor(id).spec.name; };
+  std::vector<ModelLine> lines;
+  for (const Unit& u : model.units()) {
+    lines.push_back({"unit", u.name, ListText("parameters", u.parameters, parameter_name)});
+  }
+  for (const Parameter& p : model.parameters()) {
+    lines.push_back(
+        {"parameter", p.spec.name,
+         absl::StrCat(" ", TypeText(p.spec.dtype, p.spec.shape), " of ", unit_name(p.unit),
+                      p.spec.trainable ? "" : " frozen", p.spec.wire ? absl::StrCat(" wire ", Name(*p.spec.wire)) : "",
+                      p.allow_unused ? " allow_unused" : "")});
+  }
+  for (const Tensor& t : model.tensors()) {
+    lines.push_back({Name(t.kind), t.spec.name,
+                     absl::StrCat(" ", TypeText(t.spec.dtype, t.spec.shape), t.spec.external ? " external" : "",
+                                  t.keep_gradient ? " keep_gradient" : "")});
+  }
+  for (const CallSpec& c : model.calls()) {
+    lines.push_back(
+        {"call", c.name,
+         absl::StrCat(ListText("units", c.units, unit_name), ListText("parameters", c.parameters, parameter_name),
+                      ListText("inputs", c.inputs, tensor_name), ListText("outputs", c.outputs, tensor_name),
+                      ListText("saved", c.saved, tensor_name), ListText("state", c.state, tensor_name),
+                      ListText("forward_only_units", c.forward_only_units, unit_name),
+                      c.scratch_bytes > 0 ? absl::StrCat("; scratch_bytes: ", c.scratch_bytes) : "",
+                      c.recompute ? "; recompute" : "")});
+  }
+  if (model.loss().valid()) lines.push_back({"loss", tensor_name(model.loss()), ""});
+  return lines;
+}
+
 std::string Model::ToString() const {
-  const auto unit_name = [&](UnitId id) { return unit(id).name; };
-  const auto parameter_name = [&](ParameterId id) { return parameter(id).spec.name; };
-  const auto tensor_name = [&](TensorId id) { return tensor(id).spec.name; };
   std::string text;
-  for (const Unit& u : units_)
-    absl::StrAppend(&text, "unit ", u.name, ListText("parameters", u.parameters, parameter_name), "\n");
-  for (const Parameter& p : parameters_) {
-    absl::StrAppend(&text, "parameter ", p.spec.name, " ", TypeText(p.spec.dtype, p.spec.shape), " of ",
-                    unit_name(p.unit), p.spec.trainable ? "" : " frozen",
-                    p.spec.wire ? absl::StrCat(" wire ", Name(*p.spec.wire)) : "",
-                    p.allow_unused ? " allow_unused" : "", "\n");
+  for (const internal::ModelLine& line : internal::LinesOf(*this)) {
+    absl::StrAppend(&text, line.kind, " ", line.name, line.rest, "\n");
   }
-  for (const Tensor& t : tensors_) {
-    absl::StrAppend(&text, Name(t.kind), " ", t.spec.name, " ", TypeText(t.spec.dtype, t.spec.shape),
-                    t.spec.external ? " external" : "", t.keep_gradient ? " keep_gradient" : "", "\n");
-  }
-  for (const CallSpec& c : calls_) {
-    absl::StrAppend(&text, "call ", c.name, ListText("units", c.units, unit_name),
-                    ListText("parameters", c.parameters, parameter_name), ListText("inputs", c.inputs, tensor_name),
-                    ListText("outputs", c.outputs, tensor_name), ListText("saved", c.saved, tensor_name),
-                    ListText("state", c.state, tensor_name),
-                    ListText("forward_only_units", c.forward_only_units, unit_name));
-    if (c.scratch_bytes > 0) absl::StrAppend(&text, "; scratch_bytes: ", c.scratch_bytes);
-    absl::StrAppend(&text, c.recompute ? "; recompute" : "", "\n");
-  }
-  if (loss_.valid()) absl::StrAppend(&text, "loss ", tensor_name(loss_), "\n");
   return text;
 }
 

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/quoted.h"
+#include "graph/agree_on_plan.h"
 #include "graph/session_checks.h"
 #include "graph/session_core.h"
 #include "graph/train_session_state.h"

@@ -1,14 +1,13 @@
 #include "graph/session_core.h"
 
 #include <algorithm>
-#include <bit>
 #include <chrono>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "core/hasher.h"
 #include "core/quoted.h"
+#include "graph/agree_on_plan.h"
 #include "graph/session_checks.h"
 #include "reprise/core/status_macros.h"
 
@@ -16,33 +15,6 @@ namespace reprise::internal {
 namespace {
 
 constexpr int64_t kScratchGuard = 4096;  // bytes
-
-void Add(Hasher& hasher, float value) { hasher.Add(uint64_t{std::bit_cast<uint32_t>(value)}); }
-
-Fingerprint FingerprintOf(const CoreInputs& inputs) {
-  Hasher hasher;
-  hasher.Add(inputs.name);
-  hasher.Add(inputs.plan->fingerprint.high);
-  hasher.Add(inputs.plan->fingerprint.low);
-  hasher.Add(static_cast<uint64_t>(inputs.run.execution));
-  hasher.Add(static_cast<uint64_t>(inputs.run.check_writes));
-  hasher.Add(static_cast<uint64_t>(inputs.optimizer.index()));
-  std::visit(Overloaded{[&](const AdamW& adamw) {
-                          for (float f : {adamw.beta1, adamw.beta2, adamw.epsilon, adamw.weight_decay}) Add(hasher, f);
-                        },
-                        [&](const Sgd& sgd) {
-                          for (float f : {sgd.momentum, sgd.weight_decay}) Add(hasher, f);
-                        }},
-             inputs.optimizer);
-  Add(hasher, inputs.clip_norm);
-  Add(hasher, inputs.control.loss_scale);
-  hasher.Add(inputs.control.seed);
-  return hasher.Finish();
-}
-
-std::string Phase(absl::string_view phase, absl::string_view name) {
-  return name.empty() ? std::string(phase) : absl::StrCat(phase, " of variant ", Quoted(name));
-}
 
 absl::Status ZeroBlock(World& world, const std::shared_ptr<MemoryBlock>& block) {
   for (size_t local = 0; local < world.local_ranks().size() && block->num_bytes() > 0; ++local) {
@@ -71,16 +43,11 @@ std::string TakeTransports(const World& world, PlanOptions& options) {
   return std::move(transports.reason);
 }
 
-absl::Status AgreeOnPlan(World& world, const absl::StatusOr<CoreInputs>& inputs) {
-  if (!inputs.ok()) return world.Agree("planning", inputs.status(), {});
-  return world.Agree(Phase("planning", inputs->name), absl::OkStatus(), FingerprintOf(*inputs));
-}
-
 absl::StatusOr<std::unique_ptr<SessionCore>> SessionCore::Create(CoreInputs inputs,
                                                                  const absl::StatusOr<std::shared_ptr<Arena>>& arena) {
   std::unique_ptr<SessionCore> core(new SessionCore(std::move(inputs)));
   const auto agree = [&core](absl::string_view phase, const absl::Status& mine) {
-    return core->world().Agree(Phase(phase, core->inputs_.name), mine, core->plan().fingerprint);
+    return core->world().Agree(PhaseOf(phase, core->inputs_.name), mine, core->plan().fingerprint);
   };
   if (arena.ok()) core->arena_ = *arena;
   REPRISE_RETURN_IF_ERROR(agree("taking memory", arena.ok() ? core->TakeMemory() : arena.status()));

@@ -41,9 +41,6 @@ struct CoreInputs {
 // Fills in the world's transports where the options leave them to it, and says why these.
 std::string TakeTransports(const World& world, PlanOptions& options);
 
-// (c) What must be equal on all ranks before memory is taken: `plan` and the inputs' values that are baked into it.
-absl::Status AgreeOnPlan(World& world, const absl::StatusOr<CoreInputs>& inputs);
-
 // Errors: refusals leave it as it was; a failed replay or copy is kept in status().
 class SessionCore {
  public:

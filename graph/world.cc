@@ -11,6 +11,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "graph/agree_on_plan.h"
 #include "graph/rank_list.h"
 #include "reprise/core/status_macros.h"
 
@@ -76,32 +77,28 @@ std::string RanksWhere(const std::vector<Vote>& votes, const Predicate& is) {
   return internal::RankList(ranks);
 }
 
-// "rank 0 has A, ranks 1, 2 have B"; empty if all have the same. `of` gives a vote's text.
+// Of what `of` says of each vote.
 template <class Of>
 std::string Difference(const std::vector<Vote>& votes, absl::string_view what, const Of& of) {
-  const std::string first = of(votes.front());
-  for (const Vote& vote : votes) {
-    const std::string other = of(vote);
-    if (other == first) continue;
-    return absl::StrCat(what, " ", first, " on ", RanksWhere(votes, [&](const Vote& v) { return of(v) == first; }),
-                        " but ", other, " on ", RanksWhere(votes, [&](const Vote& v) { return of(v) == other; }));
-  }
-  return "";
+  std::vector<std::string> by_rank;
+  for (const Vote& vote : votes) by_rank.push_back(of(vote));
+  return internal::Difference(what, by_rank);
 }
 
 absl::Status Judge(absl::string_view phase, const std::vector<Vote>& votes) {
+  // First, because a rank that fails may be in an earlier phase than the others for that reason.
+  const auto failed = [](const Vote& vote) { return vote.code != absl::StatusCode::kOk; };
+  const auto first_failed = std::find_if(votes.begin(), votes.end(), failed);
+  if (first_failed != votes.end()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(first_failed->phase, " failed on ", RanksWhere(votes, failed), " of ", votes.size(), ": ",
+                     absl::StatusCodeToString(first_failed->code), ": ", first_failed->text,
+                     "; every rank stops here, mend the cause on the ranks named"));
+  }
   const std::string phases = Difference(votes, "phase", [](const Vote& vote) { return vote.phase; });
   if (!phases.empty()) {
     return absl::FailedPreconditionError(
         absl::StrCat("ranks disagree: ", phases, "; make the same collective calls in the same order on every rank"));
-  }
-  const auto failed = [](const Vote& vote) { return vote.code != absl::StatusCode::kOk; };
-  const auto first_failed = std::find_if(votes.begin(), votes.end(), failed);
-  if (first_failed != votes.end()) {
-    return absl::FailedPreconditionError(absl::StrCat(phase, " failed on ", RanksWhere(votes, failed), " of ",
-                                                      votes.size(), ": ", absl::StatusCodeToString(first_failed->code),
-                                                      ": ", first_failed->text,
-                                                      "; every rank stops here, mend the cause on the ranks named"));
   }
   const std::string fingerprints =
       Difference(votes, "fingerprint", [](const Vote& vote) { return vote.fingerprint.ToString(); });
@@ -199,7 +196,7 @@ absl::Status World::StartProfile(const Plan& plan) {
   absl::Status status = Synchronize();
   if (status.ok()) status = BeginProfile(plan.fingerprint);
   profiles_ = status.ok();
-  absl::Status all = Agree("starting a profile", status, plan.fingerprint);
+  absl::Status all = internal::AgreeOnPlan(*this, "starting a profile", status, plan);
   if (!all.ok() && std::exchange(profiles_, false)) EndProfile().IgnoreError();
   return all;
 }

@@ -1,16 +1,12 @@
 #include "graph/comm/detect_launch.h"
 
-#include <algorithm>
 #include <cstdint>
 #include <limits>
 #include <optional>
 #include <utility>
-#include <vector>
 
-#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "core/hasher.h"
 #include "graph/comm/slurm_lists.h"
 #include "reprise/core/status_macros.h"
@@ -179,16 +175,6 @@ absl::StatusOr<LaunchEnvironment> DetectLaunchFrom(Lookup lookup, const std::str
   if (launch.job.empty() && launch.local_size == launch.size) launch.job = absl::StrCat("of parent process ", parent);
   if (!launch.host.empty() && launch.port == 0) launch.port = PortOfJob(launch.job);
   return launch;
-}
-
-std::string NcclSettings(const char* const* variables) {
-  std::vector<absl::string_view> settings;
-  for (; variables != nullptr && *variables != nullptr; ++variables) {
-    const absl::string_view variable = *variables;
-    if (absl::StartsWith(variable, "NCCL_") && !absl::StartsWith(variable, "NCCL_DEBUG")) settings.push_back(variable);
-  }
-  std::sort(settings.begin(), settings.end());
-  return absl::StrJoin(settings, " ");
 }
 
 }  // namespace reprise::internal

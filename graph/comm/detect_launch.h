@@ -13,9 +13,6 @@ namespace reprise::internal {
 // `parent` stands for the process that started this rank: the name of a job whose launcher gives it none.
 absl::StatusOr<LaunchEnvironment> DetectLaunchFrom(Lookup lookup, const std::string& parent);
 
-// LaunchEnvironment::nccl_settings of the variables "NAME=value", which end with a null.
-std::string NcclSettings(const char* const* variables);
-
 }  // namespace reprise::internal
 
 #endif  // REPRISE_GRAPH_COMM_DETECT_LAUNCH_H_

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "core/quoted.h"
 #include "graph/comm/detect_launch.h"
+#include "graph/comm/nccl_settings.h"
 #include "reprise/core/status_macros.h"
 
 namespace reprise {

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "graph/agree_on_plan.h"
 #include "graph/cuda/cuda_memory.h"
 #include "graph/cuda/nccl_status.h"
 #include "reprise/core/status_macros.h"
@@ -116,7 +117,7 @@ absl::Status PrepareTransport(World& world, const std::shared_ptr<CudaRank>& ran
     absl::StrAppend(text, "the transport ", std::string(Name(transport)));
   });
   const auto agree = [&](absl::string_view phase, const absl::Status& status) {
-    return world.Agree(absl::StrCat(phase, " ", names), status, bindings.plan->fingerprint);
+    return AgreeOnPlan(world, absl::StrCat(phase, " ", names), status, *bindings.plan);
   };
   REPRISE_RETURN_IF_ERROR(agree("preparing", rank->Wait()));
   REPRISE_ASSIGN_OR_RETURN(const std::string why, WhyNoWindows(world, *rank));

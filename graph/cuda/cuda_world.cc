@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "core/quoted.h"
+#include "graph/comm/nccl_settings.h"
 #include "graph/cuda/cuda_memory.h"
 #include "graph/cuda/cuda_rank.h"
 #include "graph/cuda/cuda_recorder.h"
@@ -155,7 +156,7 @@ absl::StatusOr<Facts> FactsOf(const LaunchEnvironment& launch, const CudaWorldOp
   int version = 0;
   REPRISE_RETURN_IF_ERROR(NcclStatus(ncclGetVersion(&version), "asking for NCCL's version"));
   facts.nccl_version = internal::NcclVersionName(version);
-  facts.settings = launch.nccl_settings.empty() ? "no NCCL settings" : launch.nccl_settings;
+  facts.settings = internal::ToBytes(launch.nccl_settings);
   facts.tuning = "no tuning file";
   if (!options.tuning_file.empty()) {
     REPRISE_ASSIGN_OR_RETURN(const std::string tuned, internal::TunedDevice(device));
@@ -199,7 +200,7 @@ absl::Status CheckFacts(CudaWorld& world, const Facts& facts, bool share_device)
   REPRISE_ASSIGN_OR_RETURN(const std::vector<std::string> sharing, exchange(facts.sharing));
   REPRISE_ASSIGN_OR_RETURN(const std::vector<std::string> devices, exchange(facts.device));
   REPRISE_RETURN_IF_ERROR(CheckEqual("NCCL", versions, "start every rank with the same library"));
-  REPRISE_RETURN_IF_ERROR(CheckEqual("NCCL settings", settings, "set the same NCCL_ variables on every rank"));
+  REPRISE_RETURN_IF_ERROR(internal::CheckSameNcclSettings(settings));
   REPRISE_RETURN_IF_ERROR(CheckEqual(
       "tuning", tuning,
       "set CudaWorldOptions::tuning_file on every rank, where all have the same GPU and libraries, or on none"));

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <chrono>
 #include <functional>
 #include <set>
@@ -5,7 +6,9 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "core/hasher.h"
+#include "core/plan_facts.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "reprise/core/plan.h"
@@ -168,6 +171,27 @@ TEST(FingerprintTest, EveryFieldChangesIt) {
   }
 }
 
+std::string Text(const internal::Fact& fact) { return absl::StrCat(fact.subject, "|", fact.name, "|", fact.value); }
+
+// What fingerprints tell apart facts tell apart too, at one place: all facts before it are equal, and there either both
+// speak of one subject or one list has no more of that section.
+TEST(FingerprintTest, EveryFieldIsAFact) {
+  const std::vector<internal::Fact> sample = internal::FactsOf(SamplePlan());
+  for (size_t i = 1; i < sample.size(); ++i) EXPECT_LE(sample[i - 1].section, sample[i].section) << Text(sample[i]);
+  for (const auto* mutations : {&PlanMutations(), &ScheduleMutations()}) {
+    for (const Mutation& mutation : *mutations) {
+      Plan plan = SamplePlan();
+      mutation.apply(plan);
+      const std::vector<internal::Fact> facts = internal::FactsOf(plan);
+      size_t i = 0;
+      while (i < std::min(facts.size(), sample.size()) && Text(facts[i]) == Text(sample[i])) ++i;
+      ASSERT_TRUE(i < facts.size() || i < sample.size()) << mutation.field;
+      if (i == facts.size() || i == sample.size()) continue;
+      EXPECT_EQ(facts[i].section == sample[i].section, facts[i].subject == sample[i].subject) << mutation.field;
+    }
+  }
+}
+
 // Every declaration of a model changes the fingerprint, as the model alone differs.
 TEST(FingerprintTest, EveryDeclarationOfAModelChangesIt) {
   struct Declarations {
@@ -198,7 +222,9 @@ TEST(FingerprintTest, EveryDeclarationOfAModelChangesIt) {
     const absl::StatusOr<Model> model = builder.Build();
     EXPECT_TRUE(model.ok()) << model.status();
     if (model.ok()) plan.model = *model;
-    return ComputeFingerprint(plan).ToString();
+    std::string facts;
+    for (const internal::Fact& fact : internal::FactsOf(plan)) absl::StrAppend(&facts, Text(fact), "\n");
+    return std::pair(ComputeFingerprint(plan).ToString(), facts);
   };
   const std::vector<std::function<void(Declarations&)>> changes = {
       [](Declarations&) {},
@@ -227,9 +253,14 @@ TEST(FingerprintTest, EveryDeclarationOfAModelChangesIt) {
       [](Declarations& d) { d.allow_unused = true; },
       [](Declarations& d) { d.loss = true; },
   };
-  std::set<std::string> seen;
-  for (const auto& change : changes) seen.insert(fingerprint(change));
+  std::set<std::string> seen, told;
+  for (const auto& change : changes) {
+    const auto [of_plan, facts] = fingerprint(change);
+    seen.insert(of_plan);
+    told.insert(facts);
+  }
   EXPECT_EQ(seen.size(), changes.size());
+  EXPECT_EQ(told.size(), changes.size());
 }
 
 TEST(FingerprintTest, IgnoresTheStoredFingerprint) {

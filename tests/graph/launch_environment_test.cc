@@ -4,8 +4,10 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "graph/comm/detect_launch.h"
+#include "graph/comm/nccl_settings.h"
 #include "graph/comm/slurm_lists.h"
 #include "tests/testing/status_matchers.h"
 
@@ -13,10 +15,15 @@ namespace reprise {
 namespace {
 
 using internal::FirstSlurmHost;
+using internal::NcclSettings;
 using internal::SlurmCount;
 using ::testing::AllOf;
+using ::testing::Contains;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 using testing::IsOk;
+using ::testing::Not;
 using testing::StatusIs;
 
 using Variables = std::map<std::string, std::string>;
@@ -261,15 +268,107 @@ TEST(LaunchEnvironmentTest, TheEnvironmentOfTheProcessIsRead) {
   EXPECT_EQ(launch->size, 3);
 }
 
-TEST(LaunchEnvironmentTest, NcclSettingsAreSortedAndLeaveDebuggingOut) {
-  const char* const variables[] = {"PATH=/bin",      "NCCL_PROTO=LL", "NCCL_DEBUG=INFO",
-                                   "NCCL_ALGO=Ring", "XNCCL_A=1",     nullptr};
-  EXPECT_EQ(internal::NcclSettings(variables), "NCCL_ALGO=Ring NCCL_PROTO=LL");
+TEST(NcclSettingsTest, HoldsWhatMustBeEqualSorted) {
+  const char* const variables[] = {"PATH=/bin",      "NCCL_PROTO=LL", "NCCL_DEBUG=INFO",       "NCCL_HOSTID=a b",
+                                   "NCCL_ALGO=Ring", "XNCCL_A=1",     "NCCL_IB_HCA=mlx5_0:1,", nullptr};
+  EXPECT_THAT(NcclSettings(variables), ElementsAre("NCCL_ALGO=Ring", "NCCL_PROTO=LL"));
+  EXPECT_THAT(NcclSettings(nullptr), IsEmpty());
   ASSERT_EQ(setenv("NCCL_TEST_ONLY", "7", 1), 0);
+  ASSERT_EQ(setenv("NCCL_SOCKET_IFNAME", "eth0", 1), 0);
   const absl::StatusOr<LaunchEnvironment> launch = DetectLaunch();
   unsetenv("NCCL_TEST_ONLY");
+  unsetenv("NCCL_SOCKET_IFNAME");
   ASSERT_THAT(launch, IsOk());
-  EXPECT_THAT(launch->nccl_settings, HasSubstr("NCCL_TEST_ONLY=7"));
+  EXPECT_THAT(launch->nccl_settings, Contains("NCCL_TEST_ONLY=7"));
+  EXPECT_THAT(launch->nccl_settings, Not(Contains(HasSubstr("IFNAME"))));
+}
+
+TEST(NcclSettingsTest, WhatNamesAHostMayDiffer) {
+  for (const char* name : {"NCCL_HOSTID",
+                           "NCCL_SOCKET_IFNAME",
+                           "NCCL_SOCKET_FAMILY",
+                           "NCCL_IB_HCA",
+                           "NCCL_IB_GID_INDEX",
+                           "NCCL_IB_SL",
+                           "NCCL_NET_PLUGIN",
+                           "NCCL_NET_GDR_LEVEL",
+                           "NCCL_TOPO_FILE",
+                           "NCCL_TOPO_DUMP_FILE",
+                           "NCCL_GRAPH_FILE",
+                           "NCCL_DEBUG",
+                           "NCCL_DEBUG_FILE",
+                           "NCCL_DEBUG_SUBSYS",
+                           "NCCL_CONF_FILE",
+                           "NCCL_COMM_ID",
+                           "NCCL_OOB_NET_IFNAME",
+                           "NCCL_CROSS_NIC",
+                           "NCCL_PROFILER_PLUGIN",
+                           "NCCL_TUNER_PLUGIN",
+                           "NCCL_MNNVL_UUID",
+                           "NCCL_RAS_ADDR",
+                           "NCCL_PROXY_CPUSET",
+                           "NCCL_IBVERBS_LIB",
+                           "NCCL_GRAPH_DUMP_FILE_RANK",
+                           "NCCL_PROXY_DUMP_SIGNAL",
+                           "NCCL_GDRCOPY_ENABLE"}) {
+    EXPECT_FALSE(internal::MustBeEqual(name)) << name;
+  }
+}
+
+TEST(NcclSettingsTest, WhatRanksDoTogetherMustBeEqual) {
+  for (const char* name : {"NCCL_ALGO",
+                           "NCCL_PROTO",
+                           "NCCL_MAX_CTAS",
+                           "NCCL_MIN_CTAS",
+                           "NCCL_NVLS_ENABLE",
+                           "NCCL_WIN_ENABLE",
+                           "NCCL_CUMEM_ENABLE",
+                           "NCCL_P2P_LEVEL",
+                           "NCCL_P2P_DISABLE",
+                           "NCCL_SHM_DISABLE",
+                           "NCCL_LAUNCH_MODE",
+                           "NCCL_CTA_POLICY",
+                           "NCCL_BUFFSIZE",
+                           "NCCL_LL_BUFFSIZE",
+                           "NCCL_GRAPH_REGISTER",
+                           "NCCL_GRAPH_MIXING_SUPPORT",
+                           "NCCL_NET",
+                           "NCCL_IB_DISABLE",
+                           "NCCL_SOCKET_MIN_TASKSIZE",
+                           "NCCL_SOCKET_INLINE",
+                           "NCCL_OOB_NET_ENABLE",
+                           "NCCL_NET_OVERHEAD",
+                           "NCCL_NET_SHARED_COMMS",
+                           "NCCL_MULTI_RANK_GPU_ENABLE",
+                           "NCCL_RUNTIME_CONNECT",
+                           "NCCL_OF_A_LATER_VERSION",
+                           "NCCL_",
+                           "NCCL_HOSTID_2",
+                           "NCCL_FILE"}) {
+    EXPECT_TRUE(internal::MustBeEqual(name)) << name;
+  }
+}
+
+TEST(NcclSettingsTest, TheFirstDifferenceIsNamedWithBothValues) {
+  const auto check = [](const std::vector<std::vector<std::string>>& by_rank) {
+    std::vector<std::string> bytes;
+    for (const std::vector<std::string>& settings : by_rank) bytes.push_back(internal::ToBytes(settings));
+    return internal::CheckSameNcclSettings(bytes);
+  };
+  EXPECT_THAT(check({{}, {}}), IsOk());
+  EXPECT_THAT(check({{"NCCL_ALGO=a b=c", "NCCL_PROTO="}, {"NCCL_PROTO=", "NCCL_ALGO=a b=c"}}), IsOk());
+  EXPECT_THAT(check({{"NCCL_ALGO=Ring", "NCCL_PROTO=LL"},
+                     {"NCCL_ALGO=Ring", "NCCL_PROTO=LL128"},
+                     {"NCCL_ALGO=Ring", "NCCL_PROTO=LL"}}),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       AllOf(HasSubstr("ranks differ in NCCL settings: NCCL_PROTO is \"LL\" on ranks 0, 2 but "
+                                       "\"LL128\" on rank 1; set it to the same on every rank"),
+                             HasSubstr("LaunchEnvironment::nccl_settings"))));
+  EXPECT_THAT(check({{}, {"NCCL_NTHREADS=64"}}),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       HasSubstr("NCCL_NTHREADS is unset on rank 0 but \"64\" on rank 1")));
+  EXPECT_THAT(check({{"NCCL_NTHREADS="}, {}}),
+              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("is \"\" on rank 0 but unset on rank 1")));
 }
 
 TEST(SlurmListsTest, FirstHost) {

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -33,9 +34,12 @@ struct LaunchEnvironment {
   std::string job = {};
   std::string directory = "/tmp";
   Launcher launcher = Launcher::kNone;
-  // The NCCL_ variables in force but those of NCCL_DEBUG, sorted: "NCCL_ALGO=Ring NCCL_NVLS_ENABLE=0". Equal on all
-  // ranks.
-  std::string nccl_settings = {};
+  // The NCCL_ variables in force that all ranks must give the same value, sorted: {"NCCL_ALGO=Ring",
+  // "NCCL_NVLS_ENABLE=0"}. A CUDA world refuses a difference. Left out are those that differ by nature, because they
+  // name a host and its interfaces, devices, files and wiring, or say what a rank logs. One that this library does not
+  // know is compared, because NCCL itself does not notice a difference and may hang; a program whose hosts give such a
+  // one different values for a reason takes it out. Settings in NCCL's configuration files are not seen.
+  std::vector<std::string> nccl_settings = {};
 };
 
 // Reads the environment. The first of these that is present decides; variables of the rest are not looked at:
