@@ -89,11 +89,12 @@ function(reprise_starts_threads)
   endforeach()
 endfunction()
 
-# reprise_gpu_test(NAME cuda_session_test SRCS ... [DEPS ...] [RANKS 1 2]): a reprise_test on devices for each number of
-# ranks, one process each (see tests/testing/gpu_main.cc): cuda_session_test, labelled gpu, for one and
-# cuda_session_test_2_ranks, labelled multi_gpu, for two. Such tests run one at a time.
+# reprise_gpu_test(NAME cuda_session_test SRCS ... [DEPS ...] [RANKS 1 2] [HOSTS]): a reprise_test on devices for each
+# number of ranks, one process each (see tests/testing/gpu_main.cc): cuda_session_test, labelled gpu, for one and
+# cuda_session_test_2_ranks, labelled multi_gpu, for two. With HOSTS also cuda_session_test_2x2_hosts, on two hosts of two
+# ranks, as one GPU can stand for them. Such tests run one at a time.
 function(reprise_gpu_test)
-  cmake_parse_arguments(PARSE_ARGV 0 ARG "" "NAME" "SRCS;DEPS;RANKS")
+  cmake_parse_arguments(PARSE_ARGV 0 ARG "HOSTS" "NAME" "SRCS;DEPS;RANKS")
   if(NOT ARG_RANKS)
     set(ARG_RANKS 1)
   endif()
@@ -102,14 +103,22 @@ function(reprise_gpu_test)
     DEPS ${ARG_DEPS} reprise_cuda GTest::gmock)
   reprise_fast_compilation(${ARG_NAME})
   add_dependencies(tests_${folder} ${ARG_NAME})
+  if(ARG_HOSTS)
+    list(APPEND ARG_RANKS 2x2)
+  endif()
   foreach(ranks IN LISTS ARG_RANKS)
     set(test ${ARG_NAME})
     set(label gpu)
-    if(ranks GREATER 1)
+    set(arguments --ranks=${ranks})
+    if(ranks STREQUAL 2x2)
+      string(APPEND test _2x2_hosts)
+      set(label multi_gpu)
+      set(arguments --ranks=4 --hosts=2)
+    elseif(ranks GREATER 1)
       string(APPEND test _${ranks}_ranks)
       set(label multi_gpu)
     endif()
-    add_test(NAME ${test} COMMAND ${ARG_NAME} --ranks=${ranks} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
+    add_test(NAME ${test} COMMAND ${ARG_NAME} ${arguments} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
     set_tests_properties(${test} PROPERTIES RESOURCE_LOCK gpu TIMEOUT 600
       LABELS "${label};${folder}" SKIP_REGULAR_EXPRESSION "\\[  SKIPPED \\] [^\n]*\n*$")
   endforeach()
