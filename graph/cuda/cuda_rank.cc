@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "graph/comm/handshake.h"
 #include "graph/cuda/nccl_status.h"
 #include "graph/cuda/peer_addresses.h"
 #include "kernels/cuda/cuda_kernels.h"
@@ -87,9 +88,7 @@ absl::Status CudaRank::OpenLane(Lane lane, int priority) {
 
 CudaRank::~CudaRank() {
   const CallerState caller(device_);
-  if (flags_window_ != nullptr && communicator(Lane::kAllGather) != nullptr) {
-    ncclCommWindowDeregister(communicator(Lane::kAllGather), flags_window_);
-  }
+  if (flags_window_.has_value()) CloseWindow(*flags_window_);
   for (LaneParts& lane : lanes_) {
     if (lane.communicator != nullptr) ncclCommDestroy(lane.communicator);
   }
@@ -193,37 +192,32 @@ absl::Status CudaRank::SplitCommunicator(Lane lane, ncclComm_t parent) {
   });
 }
 
-absl::StatusOr<ncclWindow_t> CudaRank::NewWindow(ncclComm_t communicator, void* address, int64_t num_bytes,
-                                                 std::shared_ptr<const void> owner) {
-  const auto window = std::make_shared<ncclWindow_t>(nullptr);
-  REPRISE_RETURN_IF_ERROR(WaitForRanks([=, owner = std::move(owner)] {
-    return NcclStatus(ncclCommWindowRegister(communicator, address, static_cast<size_t>(num_bytes), window.get(),
+absl::StatusOr<CudaRank::Window> CudaRank::NewWindow(Lane lane, void* address, int64_t num_bytes,
+                                                     std::shared_ptr<const void> owner) {
+  const auto handle = std::make_shared<ncclWindow_t>(nullptr);
+  Window window = {.lane = lane, .number = windows_.Add(lane, num_bytes)};
+  const absl::Status status = WaitForRanks([=, communicator = communicator(lane), owner = std::move(owner)] {
+    return NcclStatus(ncclCommWindowRegister(communicator, address, static_cast<size_t>(num_bytes), handle.get(),
                                              NCCL_WIN_COLL_SYMMETRIC),
                       absl::StrCat("registering ", num_bytes, " bytes with NCCL"), communicator);
-  }));
-  return *window;
+  });
+  if (!status.ok()) {
+    windows_.Remove(window.number);
+    return status;
+  }
+  window.handle = *handle;
+  return window;
 }
 
-absl::StatusOr<std::vector<std::byte*>> CudaRank::PeerAddresses(ncclWindow_t window) {
+void CudaRank::CloseWindow(const Window& window) {
+  windows_.Remove(window.number);
+  // A communicator that was aborted has given its windows back.
+  if (communicator(window.lane) != nullptr) ncclCommWindowDeregister(communicator(window.lane), window.handle);
+}
+
+absl::StatusOr<std::vector<std::byte*>> CudaRank::PeerAddresses(const Window& window) {
   const CallerState caller(device_);
-  // NCCL gives something else, of which devices know nothing, where it has no windows.
-  cudaPointerAttributes attributes = {};
-  const bool known = window != nullptr && cudaPointerGetAttributes(&attributes, window) == cudaSuccess;
-  if (!known || attributes.type != cudaMemoryTypeDevice) {
-    cudaGetLastError();
-    return absl::UnavailableError(
-        "the devices cannot reach each other's memory through NCCL; see that they have peer access and that neither "
-        "NCCL_WIN_ENABLE nor NCCL_CUMEM_ENABLE is 0");
-  }
-  std::vector<std::byte*> addresses(static_cast<size_t>(size()));
-  REPRISE_RETURN_IF_ERROR(
-      CudaStatus(LaunchPeerAddresses(launch_stream_, window, size(), peer_addresses_), "asking for addresses"));
-  REPRISE_RETURN_IF_ERROR(
-      CudaStatus(cudaMemcpyAsync(addresses.data(), peer_addresses_, addresses.size() * sizeof(std::byte*),
-                                 cudaMemcpyDeviceToHost, launch_stream_),
-                 "asking for addresses"));
-  REPRISE_RETURN_IF_ERROR(CudaStatus(cudaStreamSynchronize(launch_stream_), "asking for addresses"));
-  return addresses;
+  return FindPeerAddresses(communicator(window.lane), window.handle, size(), launch_stream_, peer_addresses_);
 }
 
 absl::Status CudaRank::TakePeerFlags() {
@@ -241,6 +235,8 @@ absl::Status CudaRank::TakePeerFlags() {
   set_flags_.assign(flags + 1, PeerFlags::kSet);
   std::vector<uint32_t> at_first(flags, PeerFlags::kClear);
   at_first.push_back(PeerFlags::kSet);
+  token_ = static_cast<uint32_t>(RandomNonce().low);
+  at_first.push_back(token_);
   const size_t num_bytes = at_first.size() * sizeof(uint32_t);
   void* memory = nullptr;
   REPRISE_RETURN_IF_ERROR(NcclStatus(ncclMemAlloc(&memory, num_bytes), "taking memory for flags"));
@@ -256,17 +252,22 @@ absl::Status CudaRank::TakePeerFlags() {
 }
 
 absl::Status CudaRank::OpenPeerFlags() {
-  if (flags_window_ != nullptr) return absl::OkStatus();
+  if (flags_window_.has_value()) return absl::OkStatus();
   const CallerState caller(device_);
-  REPRISE_ASSIGN_OR_RETURN(flags_window_,
-                           NewWindow(communicator(Lane::kAllGather), flags_,
-                                     static_cast<int64_t>(set_flags_.size() * sizeof(uint32_t)), shared_from_this()));
+  const size_t words = set_flags_.size() + 1;
+  REPRISE_ASSIGN_OR_RETURN(
+      flags_window_,
+      NewWindow(Lane::kAllGather, flags_, static_cast<int64_t>(words * sizeof(uint32_t)), shared_from_this()));
   return absl::OkStatus();
 }
 
-absl::Status CudaRank::FindPeerFlags() {
+absl::Status CudaRank::FindPeerFlags(absl::Span<const uint32_t> tokens) {
   if (peer_flags(Lane::kAllGather).size() > 0) return absl::OkStatus();
-  REPRISE_ASSIGN_OR_RETURN(const std::vector<std::byte*> blocks, PeerAddresses(flags_window_));
+  REPRISE_ASSIGN_OR_RETURN(const std::vector<std::byte*> blocks, PeerAddresses(*flags_window_));
+  std::vector<const uint32_t*> at_peers;
+  for (std::byte* const block : blocks) at_peers.push_back(reinterpret_cast<uint32_t*>(block) + set_flags_.size());
+  const CallerState caller(device_);
+  REPRISE_RETURN_IF_ERROR(CheckTokens(at_peers, tokens, launch_stream_));
   const size_t words = PeerFlags::kFlagsPerRank * static_cast<size_t>(size());
   for (size_t l = 0; l < std::size(kCommunicatingLanes); ++l) {
     PeerFlags& flags = lanes_[static_cast<int>(kCommunicatingLanes[l])].peer_flags;
@@ -352,7 +353,7 @@ absl::Status CudaRank::Wait() {
   REPRISE_RETURN_IF_ERROR(CudaStatus(cudaEventRecord(waited_for_.get(), launch_stream_), "recording an event"));
   REPRISE_RETURN_IF_ERROR(WaitFor(waited_for_.get()));
   graph_launched_ = false;
-  return absl::OkStatus();
+  return CheckResults();
 }
 
 bool CudaRank::Drain() {
@@ -393,6 +394,30 @@ absl::Status CudaRank::WaitFor(cudaEvent_t event) {
   }
 }
 
+absl::Status CudaRank::CheckResults() {
+  REPRISE_RETURN_IF_ERROR(failed_);
+  if (size() == 1) return absl::OkStatus();
+  if (gave_up_ != nullptr) {
+    if (gave_up_->value() == 0) return absl::OkStatus();
+  } else {
+    bootstrap_->CheckPeers().IgnoreError();  // a rank that is done and has gone is no error here
+    if (bootstrap_->broken().ok()) return absl::OkStatus();
+  }
+  // In that rank's words, if they come.
+  absl::Status why = bootstrap_->CheckPeers();
+  for (const absl::Time give_up = absl::Now() + kPeersGrace; why.ok() && absl::Now() < give_up;) {
+    absl::SleepFor(absl::Milliseconds(1));
+    why = bootstrap_->CheckPeers();
+  }
+  if (why.ok()) {
+    why = absl::UnavailableError(absl::StrCat("rank ", gave_up_->value() - 1, " of ", size(),
+                                              " gave up waiting for other ranks, so that what this one computed since "
+                                              "means nothing; look at its output for the cause"));
+  }
+  Fail(why);
+  return failed_;
+}
+
 absl::Status CudaRank::CheckPeers(absl::Duration waited) const {
   REPRISE_RETURN_IF_ERROR(bootstrap_->CheckPeers());
   for (const LaneParts& lane : lanes_) {
@@ -416,6 +441,9 @@ void CudaRank::Fail(const absl::Status& status) {
     for (LaneParts& lane : lanes_) lane.communicator = nullptr;
     return;
   }
+  // What is made to go on sends the other ranks bytes that mean nothing, and tells them that they are there: an aborted
+  // collective of NCCL's too. They must know before that.
+  if (gave_up_ != nullptr) gave_up_->Set(static_cast<uint32_t>(rank() + 1));
   Abort(Lane::kReduceScatter);
   // Copies to the other ranks go through windows of this lane's communicator, which an abort takes away: not while they
   // are queued.

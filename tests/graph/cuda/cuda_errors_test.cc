@@ -21,7 +21,7 @@ constexpr CallId kCall(1);  // "c1"
 // Before any test that uses device 0 on both ranks.
 TEST(CudaContextTest, ARankOpensItsOwnDeviceAlone) {
   decltype(&cuDevicePrimaryCtxGetState) get_state = nullptr;
-  ASSERT_THAT(internal::LoadDriverFunction("cuDevicePrimaryCtxGetState", get_state), IsOk());
+  ASSERT_THAT(REPRISE_LOAD_DRIVER_FUNCTION(cuDevicePrimaryCtxGetState, 7000, get_state), IsOk());
   REPRISE_ASSERT_OK_AND_ASSIGN(const std::shared_ptr<World> world, NewCudaWorld());
   REPRISE_ASSERT_OK_AND_ASSIGN(const std::shared_ptr<MemoryBlock> block, world->Allocate(MemoryKind::kLocal, 1024));
   const int own = world->local_ranks()[0];
