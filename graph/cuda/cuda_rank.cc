@@ -410,9 +410,10 @@ absl::Status CudaRank::CheckResults() {
     why = bootstrap_->CheckPeers();
   }
   if (why.ok()) {
-    why = absl::UnavailableError(absl::StrCat("rank ", gave_up_->value() - 1, " of ", size(),
-                                              " gave up waiting for other ranks, so that what this one computed since "
-                                              "means nothing; look at its output for the cause"));
+    why = absl::FailedPreconditionError(
+        absl::StrCat("rank ", gave_up_->value() - 1, " of ", size(),
+                     " failed: it gave up waiting for other ranks, so that what this one computed since means nothing; "
+                     "look at its output for the cause"));
   }
   Fail(why);
   return failed_;
@@ -427,9 +428,12 @@ absl::Status CudaRank::CheckPeers(absl::Duration waited) const {
     REPRISE_RETURN_IF_ERROR(NcclStatus(error, "a collective", lane.communicator));
   }
   if (waited < deadline_) return absl::OkStatus();
+  int version = 0;
+  ncclGetVersion(&version);
   return absl::DeadlineExceededError(
       absl::StrCat("what was launched on rank ", rank(), " has not ended within ", absl::FormatDuration(deadline_),
-                   "; look for a rank that does not make the same calls, or raise CudaWorldOptions::deadline"));
+                   "; look for a rank that does not make the same calls, or raise CudaWorldOptions::deadline",
+                   graph_launched_ && !one_host_ ? GraphHangRemedy(version) : ""));
 }
 
 void CudaRank::Fail(const absl::Status& status) {
