@@ -115,8 +115,8 @@ class CudaRank : public std::enable_shared_from_this<CudaRank> {
   // A word that all ranks share and that says, from the time on before which nothing was made to go on, which rank gave
   // up: its number + 1. Without one, of ranks on several hosts, CheckResults looks for messages, which such bytes may
   // overtake.
-  void SetGaveUp(std::unique_ptr<SharedWord> word) { gave_up_ = std::move(word); }
-  bool has_gave_up() const { return gave_up_ != nullptr; }
+  void SetGaveUpWord(std::unique_ptr<SharedWord> word) { gave_up_word_ = std::move(word); }
+  bool has_gave_up_word() const { return gave_up_word_ != nullptr; }
   // For destructors: waits as long as that makes sense. False if the device may still use what was launched: its memory
   // must then be left to it.
   bool Drain();
@@ -200,7 +200,7 @@ class CudaRank : public std::enable_shared_from_this<CudaRank> {
   int64_t launched_ = 0, finished_ = 0;
   bool graph_launched_ = false;
   absl::Status failed_;
-  std::unique_ptr<SharedWord> gave_up_;
+  std::unique_ptr<SharedWord> gave_up_word_;
   std::vector<std::thread> aborting_;
   bool endless_waits_ = false, copies_to_peers_ = false;
   std::optional<std::string> why_no_windows_;

@@ -27,7 +27,7 @@ absl::Status CheckLibraryAndHosts(const CudaRank& rank) {
         absl::StrCat("NCCL ", NcclVersionName(kFirstVersion), " is needed, but this is ", NcclVersionName(version)));
   }
   if (!rank.one_host()) return absl::UnavailableError("all ranks must be on one host");
-  if (!rank.has_gave_up()) return absl::UnavailableError("the ranks share no memory of their host, see /dev/shm");
+  if (!rank.has_gave_up_word()) return absl::UnavailableError("the ranks share no memory of their host, see /dev/shm");
   return absl::OkStatus();
 }
 
@@ -103,7 +103,7 @@ absl::Status SplitCommunicators(World& world, CudaRank& rank, ncclComm_t parent)
   return absl::OkStatus();
 }
 
-absl::Status ShareGaveUp(World& world, CudaRank& rank) {
+absl::Status ShareGaveUpWord(World& world, CudaRank& rank) {
   if (rank.size() == 1 || !rank.one_host()) return absl::OkStatus();
   absl::StatusOr<std::unique_ptr<SharedWord>> word = absl::UnavailableError("rank 0 has no shared memory");
   if (rank.rank() == 0) word = SharedWord::Create();
@@ -113,7 +113,7 @@ absl::Status ShareGaveUp(World& world, CudaRank& rank) {
   REPRISE_ASSIGN_OR_RETURN(const std::string why, FirstReason(world, "sharing a word of memory", word.status()));
   if (!why.empty()) return absl::OkStatus();
   (*word)->RemoveName();
-  rank.SetGaveUp(*std::move(word));
+  rank.SetGaveUpWord(*std::move(word));
   return absl::OkStatus();
 }
 

@@ -248,7 +248,7 @@ absl::Status OpenWorld(CudaWorld& world, const std::shared_ptr<Bootstrap>& boots
   if (!options.tuning_file.empty()) {
     REPRISE_RETURN_IF_ERROR(internal::LoadTuning(world, world.rank(), options.tuning_file));
   }
-  REPRISE_RETURN_IF_ERROR(internal::ShareGaveUp(world, world.rank()));
+  REPRISE_RETURN_IF_ERROR(internal::ShareGaveUpWord(world, world.rank()));
   if (options.parent != nullptr) return internal::SplitCommunicators(world, world.rank(), options.parent);
   return internal::MakeCommunicators(world, world.rank());
 }

@@ -232,11 +232,18 @@ absl::Status CudaGemm::CheckChoice(const GemmKey& key, const GemmAlgorithm& algo
   if (result.workspaceSize > static_cast<size_t>(key.workspace_bytes)) {
     return refuse(absl::StrCat("it needs ", result.workspaceSize, " bytes of workspace of ", key.workspace_bytes));
   }
-  uint32_t scheme = CUBLASLT_REDUCTION_SCHEME_INPLACE;
-  size_t written = 0;
-  if (cublasLtMatmulAlgoConfigGetAttribute(&algorithm, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME, &scheme, sizeof(scheme),
-                                           &written) != CUBLAS_STATUS_SUCCESS ||
-      (scheme & ~kReductionSchemes) != 0) {
+  const auto read = [&](cublasLtMatmulAlgoConfigAttributes_t attribute, auto& value) {
+    size_t written = 0;
+    return cublasLtMatmulAlgoConfigGetAttribute(&algorithm, attribute, &value, sizeof(value), &written);
+  };
+  int32_t parts = 0;  // of k
+  uint32_t scheme = 0;
+  if (read(CUBLASLT_ALGO_CONFIG_SPLITK_NUM, parts) != CUBLAS_STATUS_SUCCESS ||
+      read(CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME, scheme) != CUBLAS_STATUS_SUCCESS) {
+    return refuse("it does not say how it adds partial sums");
+  }
+  const bool splits = parts != 0 && parts != 1;
+  if (splits && (scheme & ~kReductionSchemes) != 0) {
     return refuse(absl::StrCat("it adds partial sums by scheme ", scheme, ", whose result may differ between runs"));
   }
   return absl::OkStatus();
