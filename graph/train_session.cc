@@ -200,6 +200,7 @@ std::vector<StepMetrics> TrainSession::PollMetrics() {
   for (int64_t s = std::max(state_->polled, state_->steps - kMetricsRingSize); s < published; ++s) {
     metrics.push_back(ring.entries[s % kMetricsRingSize]);
   }
+  if (metrics.empty() || !core.Keep(core.world().CheckResults()).ok()) return {};
   state_->polled = std::max(state_->polled, published);
   return metrics;
 }

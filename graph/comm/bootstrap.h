@@ -48,6 +48,8 @@ class Bootstrap {
   // Does not wait. FailedPrecondition, in that rank's words, if one told of a failure since the last exchange, or ever
   // that it broke; Unavailable if a connection closed; the error of an exchange that failed.
   absl::Status CheckPeers();
+  // The first error of a rank that broke, this one or another, as far as was heard.
+  const absl::Status& broken() const { return broken_; }
 
  private:
   Bootstrap(const LaunchEnvironment& launch, absl::Duration deadline, std::vector<Channel> peers)

@@ -14,8 +14,8 @@ struct ContextApi {
 const ContextApi& Contexts() {
   static const ContextApi api = [] {
     ContextApi found;
-    LoadDriverFunction("cuCtxGetCurrent", found.get_current).IgnoreError();
-    LoadDriverFunction("cuCtxSetCurrent", found.set_current).IgnoreError();
+    REPRISE_LOAD_DRIVER_FUNCTION(cuCtxGetCurrent, 4000, found.get_current).IgnoreError();
+    REPRISE_LOAD_DRIVER_FUNCTION(cuCtxSetCurrent, 4000, found.set_current).IgnoreError();
     return found;
   }();
   return api;

@@ -27,10 +27,7 @@ class CudaMemory : public MemoryBlock {
     const CallerState caller(rank_->device());
     switch (kind_) {
       case MemoryKind::kCommunicating:
-        // Communicators that were aborted have given their windows back.
-        for (const auto& [communicator, window] : windows_) {
-          if (rank_->CheckUsable().ok()) ncclCommWindowDeregister(communicator, window);
-        }
+        for (const CudaRank::Window& window : windows_) rank_->CloseWindow(window);
         ncclMemFree(address_);
         break;
       case MemoryKind::kLocal:
@@ -68,17 +65,17 @@ class CudaMemory : public MemoryBlock {
     return absl::OkStatus();
   }
 
-  absl::Status Register(const std::shared_ptr<MemoryBlock>& self, ncclComm_t communicator) {
-    if (kind_ != MemoryKind::kCommunicating || num_bytes_ == 0 || WindowOf(communicator) != nullptr) {
-      return absl::OkStatus();
-    }
-    REPRISE_ASSIGN_OR_RETURN(const ncclWindow_t window, rank_->NewWindow(communicator, address_, num_bytes_, self));
-    windows_.emplace_back(communicator, window);
+  absl::Status Register(const std::shared_ptr<MemoryBlock>& self, Lane lane) {
+    if (kind_ != MemoryKind::kCommunicating || num_bytes_ == 0 || WindowOf(lane) != nullptr) return absl::OkStatus();
+    REPRISE_ASSIGN_OR_RETURN(const CudaRank::Window window, rank_->NewWindow(lane, address_, num_bytes_, self));
+    windows_.push_back(window);
     return absl::OkStatus();
   }
   absl::Status FindPeers() {
     if (kind_ != MemoryKind::kCommunicating || num_bytes_ == 0 || !peers_.empty()) return absl::OkStatus();
-    REPRISE_ASSIGN_OR_RETURN(peers_, rank_->PeerAddresses(WindowOf(rank_->communicator(Lane::kAllGather))));
+    const CudaRank::Window* const window = WindowOf(Lane::kAllGather);
+    if (window == nullptr) return absl::InternalError("memory has no window in which to find other ranks");
+    REPRISE_ASSIGN_OR_RETURN(peers_, rank_->PeerAddresses(*window));
     return absl::OkStatus();
   }
   std::byte* PeerAddress(const void* mine, int peer) const {
@@ -93,9 +90,9 @@ class CudaMemory : public MemoryBlock {
   std::byte* address(int) const override { return static_cast<std::byte*>(address_); }
 
  private:
-  ncclWindow_t WindowOf(ncclComm_t communicator) const {
-    for (const auto& [registered, window] : windows_) {
-      if (registered == communicator) return window;
+  const CudaRank::Window* WindowOf(Lane lane) const {
+    for (const CudaRank::Window& window : windows_) {
+      if (window.lane == lane) return &window;
     }
     return nullptr;
   }
@@ -120,15 +117,15 @@ class CudaMemory : public MemoryBlock {
   const int64_t num_bytes_;
   int64_t taken_ = 0;
   void* address_ = nullptr;
-  std::vector<std::pair<ncclComm_t, ncclWindow_t>> windows_;
+  std::vector<CudaRank::Window> windows_;
   std::vector<std::byte*> peers_;  // by rank: where its block starts
 };
 
 }  // namespace
 
-absl::Status RegisterWindow(const std::shared_ptr<MemoryBlock>& block, ncclComm_t communicator) {
+absl::Status RegisterWindow(const std::shared_ptr<MemoryBlock>& block, Lane lane) {
   auto* const memory = dynamic_cast<CudaMemory*>(block.get());
-  return memory == nullptr ? absl::OkStatus() : memory->Register(block, communicator);
+  return memory == nullptr ? absl::OkStatus() : memory->Register(block, lane);
 }
 
 bool HasWindow(const MemoryBlock& block) {

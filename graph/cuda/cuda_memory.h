@@ -15,12 +15,12 @@ namespace reprise::internal {
 absl::StatusOr<std::shared_ptr<MemoryBlock>> AllocateCudaMemory(std::shared_ptr<CudaRank> rank, MemoryKind kind,
                                                                 int64_t num_bytes);
 
-// (c) Opens communicating memory to the other ranks' devices, once for each communicator; nothing for other memory. The
-// block is one that AllocateCudaMemory made.
-absl::Status RegisterWindow(const std::shared_ptr<MemoryBlock>& block, ncclComm_t communicator);
+// (c) Opens communicating memory to the other ranks' devices, once for each lane's communicator; nothing for other
+// memory. The block is one that AllocateCudaMemory made.
+absl::Status RegisterWindow(const std::shared_ptr<MemoryBlock>& block, Lane lane);
 // Was that done, for whichever communicator?
 bool HasWindow(const MemoryBlock& block);
-// For copies to the other ranks' memory, after RegisterWindow for the all-gather lane's communicator and
+// For copies to the other ranks' memory, after RegisterWindow for the all-gather lane and
 // CudaRank::TakePeerFlags: finds out where this rank's device sees it.
 absl::Status FindPeers(MemoryBlock& block);
 // Where this rank's device sees what lies at `mine` in this block on another rank. Null if it is not in this block, or

@@ -9,7 +9,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "graph/cuda/nccl_status.h"
-#include "graph/cuda/peer_addresses.h"
 #include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/cuda_status.h"
 #include "reprise/core/status_macros.h"
@@ -90,9 +89,7 @@ absl::Status CudaRank::OpenLane(Lane lane, int priority) {
 
 CudaRank::~CudaRank() {
   const CallerState caller(device_);
-  if (flags_window_ != nullptr && communicator(Lane::kAllGather) != nullptr) {
-    ncclCommWindowDeregister(communicator(Lane::kAllGather), flags_window_);
-  }
+  if (flags_window_.has_value()) CloseWindow(*flags_window_);
   // ncclCommDestroy waits until all ranks of this host call it ("an intra-node collective call", says NCCL's guide), which
   // ranks that gave up do not.
   const bool all_well = failed_.ok() && bootstrap_->CheckPeers().ok();
@@ -197,95 +194,6 @@ absl::Status CudaRank::SplitCommunicator(Lane lane, ncclComm_t parent) {
   });
 }
 
-absl::StatusOr<ncclWindow_t> CudaRank::NewWindow(ncclComm_t communicator, void* address, int64_t num_bytes,
-                                                 std::shared_ptr<const void> owner) {
-  const auto window = std::make_shared<ncclWindow_t>(nullptr);
-  REPRISE_RETURN_IF_ERROR(WaitForRanks([=, owner = std::move(owner)] {
-    return NcclStatus(ncclCommWindowRegister(communicator, address, static_cast<size_t>(num_bytes), window.get(),
-                                             NCCL_WIN_COLL_SYMMETRIC),
-                      absl::StrCat("registering ", num_bytes, " bytes with NCCL"), communicator);
-  }));
-  return *window;
-}
-
-absl::StatusOr<std::vector<std::byte*>> CudaRank::PeerAddresses(ncclWindow_t window) {
-  const CallerState caller(device_);
-  // NCCL gives something else, of which devices know nothing, where it has no windows.
-  cudaPointerAttributes attributes = {};
-  const bool known = window != nullptr && cudaPointerGetAttributes(&attributes, window) == cudaSuccess;
-  if (!known || attributes.type != cudaMemoryTypeDevice) {
-    cudaGetLastError();
-    return absl::UnavailableError(
-        "the devices cannot reach each other's memory through NCCL; see that they have peer access and that neither "
-        "NCCL_WIN_ENABLE nor NCCL_CUMEM_ENABLE is 0");
-  }
-  std::vector<std::byte*> addresses(static_cast<size_t>(size()));
-  REPRISE_RETURN_IF_ERROR(
-      CudaStatus(LaunchPeerAddresses(launch_stream_, window, size(), peer_addresses_), "asking for addresses"));
-  REPRISE_RETURN_IF_ERROR(
-      CudaStatus(cudaMemcpyAsync(addresses.data(), peer_addresses_, addresses.size() * sizeof(std::byte*),
-                                 cudaMemcpyDeviceToHost, launch_stream_),
-                 "asking for addresses"));
-  REPRISE_RETURN_IF_ERROR(CudaStatus(cudaStreamSynchronize(launch_stream_), "asking for addresses"));
-  return addresses;
-}
-
-absl::Status CudaRank::TakePeerFlags() {
-  const CallerState caller(device_);
-  if (flags_stream_.get() == nullptr) {
-    REPRISE_RETURN_IF_ERROR(CudaStatus(cudaStreamCreateWithFlags(flags_stream_.receive(), cudaStreamNonBlocking),
-                                       "creating the stream of flags"));
-  }
-  if (peer_addresses_ == nullptr) {
-    REPRISE_RETURN_IF_ERROR(CudaStatus(cudaMalloc(&peer_addresses_, static_cast<size_t>(size()) * sizeof(std::byte*)),
-                                       "taking memory for addresses"));
-  }
-  if (flags_ != nullptr) return absl::OkStatus();
-  const size_t flags = std::size(kCommunicatingLanes) * PeerFlags::kFlagsPerRank * static_cast<size_t>(size());
-  set_flags_.assign(flags + 1, PeerFlags::kSet);
-  std::vector<uint32_t> at_first(flags, PeerFlags::kClear);
-  at_first.push_back(PeerFlags::kSet);
-  const size_t num_bytes = at_first.size() * sizeof(uint32_t);
-  void* memory = nullptr;
-  REPRISE_RETURN_IF_ERROR(NcclStatus(ncclMemAlloc(&memory, num_bytes), "taking memory for flags"));
-  absl::Status status = CudaStatus(
-      cudaMemcpyAsync(memory, at_first.data(), num_bytes, cudaMemcpyHostToDevice, launch_stream_), "clearing flags");
-  status.Update(CudaStatus(cudaStreamSynchronize(launch_stream_), "clearing flags"));
-  if (status.ok()) {
-    flags_ = static_cast<uint32_t*>(memory);
-  } else {
-    ncclMemFree(memory);
-  }
-  return status;
-}
-
-absl::Status CudaRank::OpenPeerFlags() {
-  if (flags_window_ != nullptr) return absl::OkStatus();
-  const CallerState caller(device_);
-  REPRISE_ASSIGN_OR_RETURN(flags_window_,
-                           NewWindow(communicator(Lane::kAllGather), flags_,
-                                     static_cast<int64_t>(set_flags_.size() * sizeof(uint32_t)), shared_from_this()));
-  return absl::OkStatus();
-}
-
-absl::Status CudaRank::FindPeerFlags() {
-  if (peer_flags(Lane::kAllGather).size() > 0) return absl::OkStatus();
-  REPRISE_ASSIGN_OR_RETURN(const std::vector<std::byte*> blocks, PeerAddresses(flags_window_));
-  const size_t words = PeerFlags::kFlagsPerRank * static_cast<size_t>(size());
-  for (size_t l = 0; l < std::size(kCommunicatingLanes); ++l) {
-    PeerFlags& flags = lanes_[static_cast<int>(kCommunicatingLanes[l])].peer_flags;
-    flags.rank = rank();
-    flags.set = flags_ + set_flags_.size() - 1;
-    for (std::byte* const block : blocks) flags.blocks.push_back(reinterpret_cast<uint32_t*>(block) + l * words);
-  }
-  return absl::OkStatus();
-}
-
-void CudaRank::SetPeerFlags() {
-  cudaMemcpyAsync(flags_, set_flags_.data(), set_flags_.size() * sizeof(uint32_t), cudaMemcpyHostToDevice,
-                  flags_stream_.get());
-}
-
 absl::Status CudaRank::CheckUsable() const {
   if (!failed_.ok()) return failed_;
   const CallerState caller(device_, CallerState::Keep::kDeviceOnly);
@@ -356,7 +264,7 @@ absl::Status CudaRank::Wait() {
   REPRISE_RETURN_IF_ERROR(CudaStatus(cudaEventRecord(waited_for_.get(), launch_stream_), "recording an event"));
   REPRISE_RETURN_IF_ERROR(WaitFor(waited_for_.get()));
   graph_launched_ = false;
-  return absl::OkStatus();
+  return CheckResults();
 }
 
 bool CudaRank::Drain() {
@@ -397,6 +305,31 @@ absl::Status CudaRank::WaitFor(cudaEvent_t event) {
   }
 }
 
+absl::Status CudaRank::CheckResults() {
+  REPRISE_RETURN_IF_ERROR(failed_);
+  if (size() == 1) return absl::OkStatus();
+  if (gave_up_word_ != nullptr) {
+    if (gave_up_word_->value() == 0) return absl::OkStatus();
+  } else {
+    bootstrap_->CheckPeers().IgnoreError();  // a rank that is done and has gone is no error here
+    if (bootstrap_->broken().ok()) return absl::OkStatus();
+  }
+  // In that rank's words, if they come.
+  absl::Status why = bootstrap_->CheckPeers();
+  for (const absl::Time give_up = absl::Now() + kPeersGrace; why.ok() && absl::Now() < give_up;) {
+    absl::SleepFor(absl::Milliseconds(1));
+    why = bootstrap_->CheckPeers();
+  }
+  if (why.ok()) {
+    why = absl::FailedPreconditionError(
+        absl::StrCat("rank ", gave_up_word_->value() - 1, " of ", size(),
+                     " failed: it gave up waiting for other ranks, so that what this one computed since means nothing; "
+                     "look at its output for the cause"));
+  }
+  Fail(why);
+  return failed_;
+}
+
 absl::Status CudaRank::CheckPeers(absl::Duration waited) const {
   REPRISE_RETURN_IF_ERROR(bootstrap_->CheckPeers());
   for (const LaneParts& lane : lanes_) {
@@ -406,9 +339,12 @@ absl::Status CudaRank::CheckPeers(absl::Duration waited) const {
     REPRISE_RETURN_IF_ERROR(NcclStatus(error, "a collective", lane.communicator));
   }
   if (waited < deadline_) return absl::OkStatus();
+  int version = 0;
+  ncclGetVersion(&version);
   return absl::DeadlineExceededError(
       absl::StrCat("what was launched on rank ", rank(), " has not ended within ", absl::FormatDuration(deadline_),
-                   "; look for a rank that does not make the same calls, or raise CudaWorldOptions::deadline"));
+                   "; look for a rank that does not make the same calls, or raise CudaWorldOptions::deadline",
+                   graph_launched_ && !one_host_ ? GraphHangRemedy(version) : ""));
 }
 
 void CudaRank::Fail(const absl::Status& status) {
@@ -420,6 +356,9 @@ void CudaRank::Fail(const absl::Status& status) {
     for (LaneParts& lane : lanes_) lane.communicator = nullptr;
     return;
   }
+  // What is made to go on sends the other ranks bytes that mean nothing, and tells them that they are there: an aborted
+  // collective of NCCL's too. They must know before that.
+  if (gave_up_word_ != nullptr) gave_up_word_->Set(static_cast<uint32_t>(rank() + 1));
   Abort(Lane::kReduceScatter);
   // Copies to the other ranks go through windows of this lane's communicator, which an abort takes away: not while they
   // are queued.

@@ -17,13 +17,16 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "graph/comm/bootstrap.h"
+#include "graph/comm/shared_word.h"
 #include "graph/cuda/caller_state.h"
 #include "graph/cuda/device_profile.h"
 #include "graph/cuda/driver_api.h"
 #include "graph/cuda/handles.h"
 #include "graph/cuda/peer_copies.h"
 #include "graph/cuda/process_memory.h"
+#include "graph/cuda/window_history.h"
 #include "kernels/cuda/cuda_kernels.h"
 #include "reprise/core/schedule.h"
 #include "reprise/graph/cuda_world.h"
@@ -66,21 +69,31 @@ class CudaRank : public std::enable_shared_from_this<CudaRank> {
   // Null if it was not made.
   ncclComm_t communicator(Lane lane) const { return lanes_[static_cast<int>(lane)].communicator; }
   // Flags for copies to the other ranks' memory, for each communicating lane: memory, then (c) a window on it, then
-  // their addresses. Each does what was not done before, and nothing but the window asks for other ranks.
+  // their addresses. Each does what was not done before, and nothing but the window asks for other ranks. `tokens` is
+  // peer_token() of every rank, which lies beside its flags and is read through its address.
   absl::Status TakePeerFlags();
   absl::Status OpenPeerFlags();
-  absl::Status FindPeerFlags();
+  absl::Status FindPeerFlags(absl::Span<const uint32_t> tokens);
+  uint32_t peer_token() const { return token_; }
   // Why devices cannot use each other's memory, empty if they can: what the ranks found out together. Unset before.
   const std::optional<std::string>& why_no_windows() const { return why_no_windows_; }
   void SetWhyNoWindows(std::string why) { why_no_windows_ = std::move(why); }
   const PeerFlags& peer_flags(Lane lane) const { return lanes_[static_cast<int>(lane)].peer_flags; }
+  // A window of a lane's communicator, and its number in windows().
+  struct Window {
+    Lane lane = Lane::kAllGather;
+    int64_t number = 0;
+    ncclWindow_t handle = nullptr;
+  };
   // (c) A window on memory that ncclMemAlloc gave, in which every rank has its own. `owner` is kept while a rank that
-  // went away keeps the call waiting.
-  absl::StatusOr<ncclWindow_t> NewWindow(ncclComm_t communicator, void* address, int64_t num_bytes,
-                                         std::shared_ptr<const void> owner);
+  // went away keeps the call waiting. The ranks' windows must be the same: see CheckWindows.
+  absl::StatusOr<Window> NewWindow(Lane lane, void* address, int64_t num_bytes, std::shared_ptr<const void> owner);
+  // Before that memory is given back. Also while the caller captures the launch stream, and after a failure.
+  void CloseWindow(const Window& window);
+  const WindowHistory& windows() const { return windows_; }
   // Where this rank's device sees the memory of each rank in it, by rank. After TakePeerFlags. Unavailable if the
   // devices cannot reach each other's memory.
-  absl::StatusOr<std::vector<std::byte*>> PeerAddresses(ncclWindow_t window);
+  absl::StatusOr<std::vector<std::byte*>> PeerAddresses(const Window& window);
   // Working memory of SumNorm: this rank's two sums, then those of all ranks.
   double* norm_sums() const { return norm_sums_; }
 
@@ -97,6 +110,15 @@ class CudaRank : public std::enable_shared_from_this<CudaRank> {
   absl::Status WaitFor(cudaEvent_t event);
   // NCCL allows no eager collective while a graph that uses its communicator is outstanding, see graph/README.md.
   absl::Status WaitForGraphs() { return graph_launched_ ? Wait() : absl::OkStatus(); }
+  // After a wait that succeeded, or a look at memory that the host sees: may what is there be used? The error of a rank
+  // that gave up, which is then this one's, too: its device goes on with bytes that mean nothing, and makes those of
+  // others go on. Wait does this last.
+  absl::Status CheckResults();
+  // A word that all ranks share and that says, from the time on before which nothing was made to go on, which rank gave
+  // up: its number + 1. Without one, of ranks on several hosts, CheckResults looks for messages, which such bytes may
+  // overtake.
+  void SetGaveUpWord(std::unique_ptr<SharedWord> word) { gave_up_word_ = std::move(word); }
+  bool has_gave_up_word() const { return gave_up_word_ != nullptr; }
   // For destructors: waits as long as that makes sense. False if the device may still use what was launched: its memory
   // must then be left to it.
   bool Drain();
@@ -172,10 +194,12 @@ class CudaRank : public std::enable_shared_from_this<CudaRank> {
   std::array<LaneParts, kNumLanes> lanes_;
   std::vector<void*> workspaces_;
   double* norm_sums_ = nullptr;
-  uint32_t* flags_ = nullptr;             // of all communicating lanes, then PeerFlags::set
+  uint32_t* flags_ = nullptr;             // of all communicating lanes, then PeerFlags::set, then the token
   std::vector<uint32_t> set_flags_;       // what makes waits for other ranks end
   std::byte** peer_addresses_ = nullptr;  // device memory, one for each rank
-  ncclWindow_t flags_window_ = nullptr;
+  uint32_t token_ = 0;                    // behind them
+  std::optional<Window> flags_window_;
+  WindowHistory windows_;
   StreamHandle flags_stream_;
   EventHandle waited_for_;
   // Launches that may be outstanding: enough that the device never waits for the host, and far fewer than the about
@@ -190,6 +214,7 @@ class CudaRank : public std::enable_shared_from_this<CudaRank> {
     std::shared_ptr<std::atomic<bool>> done;
   };
   std::vector<Ending> ending_;  // communicators
+  std::unique_ptr<SharedWord> gave_up_word_;
   bool endless_waits_ = false, copies_to_peers_ = false;
   std::optional<std::string> why_no_windows_;
   bool lost_ = false;  // the device or NCCL did not come to an end after a failure

@@ -5,9 +5,11 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "graph/agree_on_plan.h"
+#include "graph/comm/shared_word.h"
 #include "graph/cuda/cuda_memory.h"
 #include "graph/cuda/nccl_status.h"
 #include "reprise/core/status_macros.h"
@@ -26,6 +28,7 @@ absl::Status CheckLibraryAndHosts(const CudaRank& rank) {
         absl::StrCat("NCCL ", NcclVersionName(kFirstVersion), " is needed, but this is ", NcclVersionName(version)));
   }
   if (!rank.one_host()) return absl::UnavailableError("all ranks must be on one host");
+  if (!rank.has_gave_up_word()) return absl::UnavailableError("the ranks share no memory of their host, see /dev/shm");
   return absl::OkStatus();
 }
 
@@ -64,6 +67,17 @@ absl::StatusOr<std::string> FirstReason(World& world, absl::string_view phase, c
   return std::string();
 }
 
+// (c) By rank.
+absl::StatusOr<std::vector<uint32_t>> PeerTokens(World& world, const CudaRank& rank) {
+  REPRISE_ASSIGN_OR_RETURN(const std::vector<std::string> texts,
+                           world.ExchangeBytes({absl::StrCat(rank.peer_token())}));
+  std::vector<uint32_t> tokens(texts.size());
+  for (size_t r = 0; r < texts.size(); ++r) {
+    if (!absl::SimpleAtoi(texts[r], &tokens[r])) return absl::InternalError(absl::StrCat(texts[r], " is no token"));
+  }
+  return tokens;
+}
+
 }  // namespace
 
 absl::Status MakeCommunicators(World& world, CudaRank& rank) {
@@ -90,6 +104,25 @@ absl::Status SplitCommunicators(World& world, CudaRank& rank, ncclComm_t parent)
   return absl::OkStatus();
 }
 
+absl::Status ShareGaveUpWord(World& world, CudaRank& rank) {
+  if (rank.size() == 1 || !rank.one_host()) return absl::OkStatus();
+  absl::StatusOr<std::unique_ptr<SharedWord>> word = absl::UnavailableError("rank 0 has no shared memory");
+  if (rank.rank() == 0) word = SharedWord::Create();
+  REPRISE_ASSIGN_OR_RETURN(const std::vector<std::string> names,
+                           world.ExchangeBytes({word.ok() ? (*word)->name() : std::string()}));
+  if (rank.rank() != 0 && !names[0].empty()) word = SharedWord::Open(names[0]);
+  REPRISE_ASSIGN_OR_RETURN(const std::string why, FirstReason(world, "sharing a word of memory", word.status()));
+  if (!why.empty()) return absl::OkStatus();
+  (*word)->RemoveName();
+  rank.SetGaveUpWord(*std::move(word));
+  return absl::OkStatus();
+}
+
+absl::Status CheckWindows(World& world, const CudaRank& rank) {
+  REPRISE_ASSIGN_OR_RETURN(const std::vector<std::string> by_rank, world.ExchangeBytes({rank.windows().Text()}));
+  return CheckSameWindows(by_rank);
+}
+
 absl::StatusOr<std::string> WhyNoWindows(World& world, CudaRank& rank) {
   if (rank.why_no_windows().has_value()) return *rank.why_no_windows();
   constexpr absl::string_view kPhase = "finding out whether devices can use each other's memory";
@@ -97,7 +130,8 @@ absl::StatusOr<std::string> WhyNoWindows(World& world, CudaRank& rank) {
   if (why.empty()) {
     REPRISE_RETURN_IF_ERROR(world.Agree("taking memory for flags", rank.TakePeerFlags(), {}));
     REPRISE_RETURN_IF_ERROR(world.Agree("registering flags", rank.OpenPeerFlags(), {}));
-    REPRISE_ASSIGN_OR_RETURN(why, FirstReason(world, kPhase, rank.FindPeerFlags()));
+    REPRISE_ASSIGN_OR_RETURN(const std::vector<uint32_t> tokens, PeerTokens(world, rank));
+    REPRISE_ASSIGN_OR_RETURN(why, FirstReason(world, kPhase, rank.FindPeerFlags(tokens)));
   }
   rank.SetWhyNoWindows(why);
   return why;
@@ -125,6 +159,7 @@ absl::Status PrepareTransport(World& world, const std::shared_ptr<CudaRank>& ran
     return absl::UnavailableError(
         absl::StrCat(names, " cannot be used: ", why, "; plan with Transport::kDefault or kAuto"));
   }
+  REPRISE_RETURN_IF_ERROR(CheckWindows(world, *rank));
   const bool by_nccl = transports.contains(Transport::kSymmetric);
   // In windows NCCL takes kernels for them, whatever the transport.
   if (by_nccl || by_default) rank->AllowEndlessWaits();
@@ -132,7 +167,7 @@ absl::Status PrepareTransport(World& world, const std::shared_ptr<CudaRank>& ran
   for (const std::shared_ptr<MemoryBlock>& block : bindings.memory) {
     for (const Lane lane : CudaRank::kCommunicatingLanes) {
       if (windows.ok() && (by_nccl || lane == Lane::kAllGather)) {
-        windows = RegisterWindow(block, rank->communicator(lane));
+        windows = RegisterWindow(block, lane);
       }
     }
   }

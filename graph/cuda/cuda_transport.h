@@ -15,6 +15,13 @@ namespace reprise::internal {
 absl::Status MakeCommunicators(World& world, CudaRank& rank);
 absl::Status SplitCommunicators(World& world, CudaRank& rank, ncclComm_t parent);
 
+// (c) A word by which a rank that gives up tells the others before its device does anything that they could take for
+// results, see CudaRank::SetGaveUpWord. Ranks of several hosts have none, nor do those without shared memory.
+absl::Status ShareGaveUpWord(World& world, CudaRank& rank);
+
+// (c) Before windows are opened: FailedPrecondition on every rank, naming two, unless all have the same ones open.
+absl::Status CheckWindows(World& world, const CudaRank& rank);
+
 // (c) Why devices cannot use each other's memory in windows of NCCL's, which all transports but kDefault need: the same
 // text on every rank; empty if they can. Opens the flags for copies.
 absl::StatusOr<std::string> WhyNoWindows(World& world, CudaRank& rank);

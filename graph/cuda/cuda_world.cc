@@ -71,7 +71,8 @@ class CudaWorld : public World {
     REPRISE_RETURN_IF_ERROR(CudaStatus(cudaMemcpyAsync(destination, source, static_cast<size_t>(num_bytes),
                                                        cudaMemcpyDeviceToHost, rank_->launch_stream()),
                                        "copying from the device"));
-    return CudaStatus(cudaStreamSynchronize(rank_->launch_stream()), "copying from the device");
+    REPRISE_RETURN_IF_ERROR(CudaStatus(cudaStreamSynchronize(rank_->launch_stream()), "copying from the device"));
+    return rank_->CheckResults();  // what lies in memory that other ranks write may have changed since the wait
   }
 
   absl::Status FillBytes(int local, void* destination, uint8_t value, int64_t num_bytes) override {
@@ -83,6 +84,7 @@ class CudaWorld : public World {
   }
 
   absl::Status Synchronize() override { return rank_->Wait(); }
+  absl::Status CheckResults() override { return rank_->CheckResults(); }
 
   absl::StatusOr<std::vector<std::string>> ExchangeBytes(absl::Span<const std::string> one_per_local_rank) override {
     if (one_per_local_rank.size() != 1) {
@@ -265,6 +267,7 @@ absl::Status OpenWorld(CudaWorld& world, const std::shared_ptr<Bootstrap>& boots
   if (!options.tuning_file.empty()) {
     REPRISE_RETURN_IF_ERROR(internal::LoadTuning(world, world.rank(), options.tuning_file));
   }
+  REPRISE_RETURN_IF_ERROR(internal::ShareGaveUpWord(world, world.rank()));
   if (options.parent != nullptr) return internal::SplitCommunicators(world, world.rank(), options.parent);
   return internal::MakeCommunicators(world, world.rank());
 }

@@ -3,7 +3,6 @@
 #include <cxxabi.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cstdlib>
 #include <map>
 #include <mutex>
@@ -56,8 +55,10 @@ std::string KernelName(const char* mangled) {
 }
 
 class CuptiProfile;
-// CUPTI's callbacks for buffers carry no argument of ours.
-std::atomic<CuptiProfile*> open_profile = nullptr;
+// CUPTI's callbacks for buffers carry no argument of ours, and may come on a thread of CUPTI's: the lock is held while
+// one reads a buffer.
+std::mutex open_mutex;
+CuptiProfile* open_profile = nullptr;
 
 class CuptiProfile : public DeviceProfile {
  public:
@@ -65,13 +66,17 @@ class CuptiProfile : public DeviceProfile {
   ~CuptiProfile() override { Close().IgnoreError(); }
 
   absl::Status Open() {
-    CuptiProfile* none = nullptr;
-    if (!open_profile.compare_exchange_strong(none, this)) {
-      return absl::FailedPreconditionError("another profile of this process is open; stop that first");
+    {
+      const std::lock_guard<std::mutex> lock(open_mutex);
+      if (open_profile != nullptr) {
+        return absl::FailedPreconditionError("another profile of this process is open; stop that first");
+      }
+      open_profile = this;
+      static int64_t profiles = 0;
+      number_ = profiles++;
     }
     is_open_ = true;
-    static int64_t profiles = 0;  // opened one at a time
-    number_ = profiles++;
+    // If another tool holds CUPTI, all else is that tool's.
     REPRISE_RETURN_IF_ERROR(
         Check(cupti_.subscribe(&subscriber_, reinterpret_cast<CUpti_CallbackFunc>(OnCallback), this), "opening CUPTI"));
     is_subscribed_ = true;
@@ -82,6 +87,7 @@ class CuptiProfile : public DeviceProfile {
         Check(cupti_.activity_register_callbacks(GiveBuffer, TakeBuffer), "asking CUPTI for records"));
     for (const CUpti_ActivityKind kind : kKinds) {
       REPRISE_RETURN_IF_ERROR(Check(cupti_.activity_enable(kind), "asking CUPTI for records"));
+      enabled_.push_back(kind);
     }
     return absl::OkStatus();
   }
@@ -121,12 +127,15 @@ class CuptiProfile : public DeviceProfile {
   absl::Status Close() {
     if (!std::exchange(is_open_, false)) return absl::OkStatus();
     absl::Status status;
-    for (const CUpti_ActivityKind kind : kKinds) {
-      status.Update(Check(cupti_.activity_disable(kind), "closing CUPTI"));
+    if (std::exchange(is_subscribed_, false)) {
+      for (const CUpti_ActivityKind kind : std::exchange(enabled_, {})) {
+        status.Update(Check(cupti_.activity_disable(kind), "closing CUPTI"));
+      }
+      status.Update(Check(cupti_.unsubscribe(subscriber_), "closing CUPTI"));
+      // Or every later call of CUDA's would pay for the tool. Gives the last buffers back.
+      status.Update(Check(cupti_.finalize(), "closing CUPTI"));
     }
-    if (std::exchange(is_subscribed_, false)) status.Update(Check(cupti_.unsubscribe(subscriber_), "closing CUPTI"));
-    // Or every later call of CUDA's would pay for the tool.
-    status.Update(Check(cupti_.finalize(), "closing CUPTI"));
+    const std::lock_guard<std::mutex> lock(open_mutex);
     open_profile = nullptr;
     return status;
   }
@@ -153,12 +162,14 @@ class CuptiProfile : public DeviceProfile {
   }
   // May be called on a thread of CUPTI's.
   static void CUPTIAPI TakeBuffer(CUcontext context, uint32_t stream, uint8_t* buffer, size_t, size_t valid_size) {
-    CuptiProfile* const profile = open_profile;
-    if (profile != nullptr) profile->ReadBuffer(context, stream, buffer, valid_size);
+    {
+      // None is open for what CUPTI gives back late.
+      const std::lock_guard<std::mutex> lock(open_mutex);
+      if (open_profile != nullptr) open_profile->ReadBuffer(context, stream, buffer, valid_size);
+    }
     std::free(buffer);
   }
   void ReadBuffer(CUcontext context, uint32_t stream, uint8_t* buffer, size_t valid_size) {
-    const std::lock_guard<std::mutex> lock(mutex_);
     CUpti_Activity* record = nullptr;
     while (cupti_.activity_get_next_record(buffer, valid_size, &record) == CUPTI_SUCCESS) ReadRecord(*record);
     size_t dropped = 0;
@@ -249,12 +260,13 @@ class CuptiProfile : public DeviceProfile {
   const CuptiApi& cupti_;
   int64_t number_ = 0;
   bool is_open_ = false, is_subscribed_ = false;
+  std::vector<CUpti_ActivityKind> enabled_;
   CUpti_SubscriberHandle subscriber_ = nullptr;
   const NodeCommands* instantiating_ = nullptr;
   std::unordered_map<uint64_t, CommandId> commands_;  // by id of a cloned node
   std::vector<int> schedules_;                        // by replay
-  std::mutex mutex_;                                  // of what follows
-  int64_t origin_ns_ = 0;                             // start of the first record
+  // ---- read under open_mutex until it is closed ----
+  int64_t origin_ns_ = 0;  // start of the first record
   std::vector<Record> records_;
   std::unordered_map<uint32_t, uint64_t> externals_;  // by correlation
   size_t dropped_ = 0;
@@ -264,7 +276,11 @@ class CuptiProfile : public DeviceProfile {
 
 absl::StatusOr<std::unique_ptr<DeviceProfile>> StartDeviceProfile(int rank) {
   REPRISE_ASSIGN_OR_RETURN(const CuptiApi* const cupti, LoadCupti());
-  auto profile = std::make_unique<CuptiProfile>(rank, *cupti);
+  return StartDeviceProfile(rank, *cupti);
+}
+
+absl::StatusOr<std::unique_ptr<DeviceProfile>> StartDeviceProfile(int rank, const CuptiApi& cupti) {
+  auto profile = std::make_unique<CuptiProfile>(rank, cupti);
   REPRISE_RETURN_IF_ERROR(profile->Open());
   return std::unique_ptr<DeviceProfile>(std::move(profile));
 }

@@ -40,6 +40,10 @@ class DeviceProfile {
 // open.
 absl::StatusOr<std::unique_ptr<DeviceProfile>> StartDeviceProfile(int rank);
 
+// The same by these functions, which outlive it; only where this is built with CUPTI's header.
+struct CuptiApi;
+absl::StatusOr<std::unique_ptr<DeviceProfile>> StartDeviceProfile(int rank, const CuptiApi& cupti);
+
 }  // namespace reprise::internal
 
 #endif  // REPRISE_GRAPH_CUDA_DEVICE_PROFILE_H_

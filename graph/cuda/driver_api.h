@@ -5,6 +5,9 @@
 #define REPRISE_GRAPH_CUDA_DRIVER_API_H_
 
 #include <cuda.h>
+#include <cudaTypedefs.h>
+
+#include <type_traits>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -24,13 +27,18 @@ struct DriverApi {
 
 // Unavailable, naming the function, where the driver is missing or too old.
 absl::StatusOr<DriverApi> LoadDriverApi();
-absl::StatusOr<void*> FindDriverFunction(const char* name);
-template <class Function>
-absl::Status LoadDriverFunction(const char* name, Function& function) {
-  const absl::StatusOr<void*> address = FindDriverFunction(name);
+// `version` is that of CUDA which introduced the signature, as in CUDA_VERSION: a driver need be no newer than what is
+// called. LoadDriverFunction takes it from a name of cudaTypedefs.h, which must be of the type of `function`.
+absl::StatusOr<void*> FindDriverFunction(const char* name, int version);
+template <class Signature, class Function>
+absl::Status LoadDriverFunction(const char* name, int version, Function& function) {
+  static_assert(std::is_same_v<Signature, Function>, "the header declares another version of this function");
+  const absl::StatusOr<void*> address = FindDriverFunction(name, version);
   if (address.ok()) function = reinterpret_cast<Function>(*address);
   return address.status();
 }
+#define REPRISE_LOAD_DRIVER_FUNCTION(name, version, function) \
+  ::reprise::internal::LoadDriverFunction<PFN_##name##_v##version>(#name, version, function)
 
 absl::Status DriverStatus(CUresult result, const char* what);
 

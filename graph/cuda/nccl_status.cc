@@ -37,4 +37,13 @@ absl::Status NcclStatus(ncclResult_t result, absl::string_view what, ncclComm_t 
 
 std::string NcclVersionName(int code) { return absl::StrCat(code / 10000, ".", code / 100 % 100, ".", code % 100); }
 
+std::string GraphHangRemedy(int version) {
+  // Replays of graphs across hosts that ended with this one, and not with 2.28.9: vllm-project/vllm#52504.
+  constexpr int kFirstWithout = 23004;
+  if (version >= kFirstWithout) return "";
+  return absl::StrCat(", or, as graphs of NCCL ", NcclVersionName(version),
+                      " between hosts have open reports of hangs, use NCCL ", NcclVersionName(kFirstWithout),
+                      " or later, or Execution::kEager");
+}
+
 }  // namespace reprise::internal

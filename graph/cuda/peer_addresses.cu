@@ -18,4 +18,6 @@ cudaError_t LaunchPeerAddresses(cudaStream_t stream, ncclWindow_t window, int si
   return cudaGetLastError();
 }
 
+int NumRanksInReach(ncclComm_t communicator) { return ncclTeamLsa(communicator).nRanks; }
+
 }  // namespace reprise::internal

@@ -1,5 +1,7 @@
 #include "graph/cuda/peer_copies.h"
 
+#include <algorithm>
+
 #include "kernels/cuda/cuda_status.h"
 #include "reprise/core/status_macros.h"
 
@@ -7,6 +9,9 @@ namespace reprise::internal {
 namespace {
 
 using kernels::CudaStatus;
+
+// The driver takes fewer than 256 operations at once. Both of a flag are of one batch.
+constexpr size_t kMaxOperations = 254;
 
 CUstreamBatchMemOpParams Clear(uint32_t* flag) {
   CUstreamBatchMemOpParams operation = {};
@@ -38,11 +43,14 @@ absl::Status Meet(const DriverApi& driver, const PeerFlags& flags, const Flag& f
     waits.push_back(WaitUntilSet(flag(flags.rank, peer)));
     waits.push_back(Clear(flag(flags.rank, peer)));
   }
-  if (waits.empty()) return absl::OkStatus();
   REPRISE_RETURN_IF_ERROR(Copy(tell, stream));
-  return DriverStatus(
-      driver.stream_batch_mem_op(stream, static_cast<unsigned>(waits.size()), waits.data(), /*flags=*/0),
-      "cuStreamBatchMemOp");
+  for (size_t done = 0; done < waits.size(); done += kMaxOperations) {
+    const size_t count = std::min(waits.size() - done, kMaxOperations);
+    REPRISE_RETURN_IF_ERROR(
+        DriverStatus(driver.stream_batch_mem_op(stream, static_cast<unsigned>(count), waits.data() + done, /*flags=*/0),
+                     "cuStreamBatchMemOp"));
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 
 #include "graph/cuda/caller_state.h"
 #include "graph/cuda/cuda_memory.h"
+#include "graph/cuda/cuda_transport.h"
 #include "graph/cuda/handles.h"
 #include "graph/cuda/peer_copies.h"
 #include "kernels/cuda/cuda_status.h"
@@ -28,7 +29,8 @@ absl::StatusOr<std::unique_ptr<PeerTraffic>> PeerTraffic::Start(World& world, Cu
   absl::StatusOr<std::shared_ptr<MemoryBlock>> block =
       AllocateCudaMemory(rank.shared_from_this(), MemoryKind::kCommunicating, kBytes);
   REPRISE_RETURN_IF_ERROR(agree(block.status()));
-  REPRISE_RETURN_IF_ERROR(agree(RegisterWindow(*block, rank.communicator(Lane::kAllGather))));
+  REPRISE_RETURN_IF_ERROR(CheckWindows(world, rank));
+  REPRISE_RETURN_IF_ERROR(agree(RegisterWindow(*block, Lane::kAllGather)));
   REPRISE_RETURN_IF_ERROR(agree(FindPeers(**block)));
   std::unique_ptr<PeerTraffic> traffic(new PeerTraffic(rank, *std::move(block)));
   traffic->thread_ = std::thread([traffic = traffic.get()] { traffic->copied_ = traffic->Copy(); });

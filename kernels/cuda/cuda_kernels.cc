@@ -211,15 +211,19 @@ class KernelsOfStream : public CudaKernels {
     return choices;
   }
   absl::Status Choose(const std::map<std::string, std::string>& choices) override {
+    std::vector<std::pair<GemmKey, std::optional<GemmAlgorithm>>> chosen;
     for (const auto& [key_text, choice_text] : choices) {
-      GemmKey key;
-      std::optional<GemmAlgorithm> choice;
-      if (!FromText(key_text, key) || !FromText(choice_text, choice) || !MayLack(key, choice)) {
+      auto& [key, choice] = chosen.emplace_back();
+      const auto refuse = [&, &key_text = key_text, &choice_text = choice_text](absl::string_view why) {
         return absl::InvalidArgumentError(
-            absl::StrCat("\"", key_text, "\": \"", choice_text, "\" is no choice of a matrix product's kernel"));
-      }
-      gemm_->Choose(key, choice);
+            absl::StrCat("\"", key_text, "\": \"", choice_text, "\" is no choice of a matrix product's kernel", why));
+      };
+      if (!FromText(key_text, key) || !FromText(choice_text, choice) || !MayLack(key, choice)) return refuse("");
+      if (!choice.has_value()) continue;
+      const absl::Status able = gemm_->CheckChoice(key, *choice);
+      if (!able.ok()) return refuse(absl::StrCat(" that can run here: ", std::string(able.message())));
     }
+    for (const auto& [key, choice] : chosen) gemm_->Choose(key, choice);
     return absl::OkStatus();
   }
 

@@ -38,7 +38,7 @@ class CudaKernels : public DeviceKernels {
   virtual bool has_untuned() const = 0;  // are there any?
   // What Tune found, or was given to Choose, as text by text, for the same GPU and version of cuBLASLt.
   virtual std::map<std::string, std::string> choices() const = 0;
-  // InvalidArgument for other text.
+  // InvalidArgument, and nothing chosen, for other text and for kernels that cannot run here.
   virtual absl::Status Choose(const std::map<std::string, std::string>& choices) = 0;
 };
 

@@ -92,6 +92,28 @@ int64_t AlignmentOf(const void* address) {
   return static_cast<int64_t>(bits & (~bits + 1));
 }
 
+bool IsAlignment(int64_t bytes) { return bytes > 0 && bytes <= GemmKey::kMaxAlignment && (bytes & (bytes - 1)) == 0; }
+
+// Could a call have made it?
+bool IsProduct(const GemmKey& key) {
+  const auto is_float = [](int64_t dtype) {
+    return dtype == static_cast<int64_t>(DType::kFloat32) || dtype == static_cast<int64_t>(DType::kBFloat16);
+  };
+  const auto is_bit = [](int64_t number) { return number == 0 || number == 1; };
+  return key.m > 0 && key.n > 0 && key.k > 0 && is_bit(key.transpose_a) && is_bit(key.transpose_b) && is_bit(key.add) &&
+         is_float(key.in) && is_float(key.out) && IsAlignment(key.a_alignment) && IsAlignment(key.b_alignment) &&
+         IsAlignment(key.c_alignment) && IsAlignment(key.h_alignment) && key.workspace_bytes >= 0;
+}
+
+// An address that is so aligned, and that nothing reads.
+const void* AlignedAs(int64_t alignment) {
+  alignas(GemmKey::kMaxAlignment) static constexpr std::byte kAligned[2 * GemmKey::kMaxAlignment] = {};
+  return kAligned + alignment;
+}
+
+// Partial sums of a split k are kept in float and added in order.
+constexpr uint32_t kReductionSchemes = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
+
 absl::StatusOr<Preference> NewPreference(const GemmKey& key) {
   cublasLtMatmulPreference_t handle;
   REPRISE_RETURN_IF_ERROR(CublasStatus(cublasLtMatmulPreferenceCreate(&handle), "cublasLtMatmulPreferenceCreate"));
@@ -101,9 +123,7 @@ absl::StatusOr<Preference> NewPreference(const GemmKey& key) {
                         "cublasLtMatmulPreferenceSetAttribute");
   };
   REPRISE_RETURN_IF_ERROR(set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, static_cast<uint64_t>(key.workspace_bytes)));
-  // Partial sums of a split k are kept in float and added in order.
-  REPRISE_RETURN_IF_ERROR(
-      set(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, static_cast<uint32_t>(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE)));
+  REPRISE_RETURN_IF_ERROR(set(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, kReductionSchemes));
   const auto set_alignment = [&](cublasLtMatmulPreferenceAttributes_t attribute, int64_t alignment) {
     return set(attribute, static_cast<uint32_t>(alignment));
   };
@@ -198,11 +218,39 @@ void CudaGemm::Choose(const GemmKey& key, const std::optional<GemmAlgorithm>& ch
   first_choices_.erase(key);
 }
 
+absl::Status CudaGemm::CheckChoice(const GemmKey& key, const GemmAlgorithm& algorithm) const {
+  const auto refuse = [&](absl::string_view why) { return absl::InvalidArgumentError(std::string(why)); };
+  if (!IsProduct(key)) return refuse("the numbers are of no matrix product");
+  REPRISE_ASSIGN_OR_RETURN(const Product product, NewProduct(key, AlignedAs(key.h_alignment)));
+  REPRISE_ASSIGN_OR_RETURN(const Layouts layouts, NewLayouts(key));
+  cublasLtMatmulHeuristicResult_t result = {};
+  const cublasStatus_t status = cublasLtMatmulAlgoCheck(handle_, product.get(), layouts.b.get(), layouts.a.get(),
+                                                        layouts.c.get(), layouts.c.get(), &algorithm, &result);
+  if (status != CUBLAS_STATUS_SUCCESS) {
+    return refuse(absl::StrCat("cublasLtMatmulAlgoCheck: ", cublasLtGetStatusString(status)));
+  }
+  if (result.workspaceSize > static_cast<size_t>(key.workspace_bytes)) {
+    return refuse(absl::StrCat("it needs ", result.workspaceSize, " bytes of workspace of ", key.workspace_bytes));
+  }
+  const auto read = [&](cublasLtMatmulAlgoConfigAttributes_t attribute, auto& value) {
+    size_t written = 0;
+    return cublasLtMatmulAlgoConfigGetAttribute(&algorithm, attribute, &value, sizeof(value), &written);
+  };
+  int32_t parts = 0;  // of k
+  uint32_t scheme = 0;
+  if (read(CUBLASLT_ALGO_CONFIG_SPLITK_NUM, parts) != CUBLAS_STATUS_SUCCESS ||
+      read(CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME, scheme) != CUBLAS_STATUS_SUCCESS) {
+    return refuse("it does not say how it adds partial sums");
+  }
+  const bool splits = parts != 0 && parts != 1;
+  if (splits && (scheme & ~kReductionSchemes) != 0) {
+    return refuse(absl::StrCat("it adds partial sums by scheme ", scheme, ", whose result may differ between runs"));
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<std::vector<GemmAlgorithm>> CudaGemm::Propose(const GemmKey& key, int at_most) const {
-  // An address that is as aligned as h, which nothing reads.
-  alignas(GemmKey::kMaxAlignment) static constexpr std::byte kAligned[2 * GemmKey::kMaxAlignment] = {};
-  const std::byte* const h = kAligned + key.h_alignment;
-  REPRISE_ASSIGN_OR_RETURN(const Product product, NewProduct(key, h));
+  REPRISE_ASSIGN_OR_RETURN(const Product product, NewProduct(key, AlignedAs(key.h_alignment)));
   REPRISE_ASSIGN_OR_RETURN(const Layouts layouts, NewLayouts(key));
   REPRISE_ASSIGN_OR_RETURN(const Preference preference, NewPreference(key));
   std::vector<cublasLtMatmulHeuristicResult_t> results(static_cast<size_t>(at_most));

@@ -63,7 +63,11 @@ class CudaGemm {
   const std::set<GemmKey>& first_choices() const { return first_choices_; }
   // Of all that ran or were chosen for; nothing: that product has no kernel.
   const std::map<GemmKey, std::optional<GemmAlgorithm>>& choices() const { return choices_; }
+  // `choice` is a proposal, or CheckChoice accepted it.
   void Choose(const GemmKey& key, const std::optional<GemmAlgorithm>& choice);
+  // InvalidArgument unless cuBLASLt can run the product so on this device, within the key's workspace and in a fixed
+  // order of additions.
+  absl::Status CheckChoice(const GemmKey& key, const GemmAlgorithm& algorithm) const;
   // cuBLASLt's proposals, the one it takes to be quickest first.
   absl::StatusOr<std::vector<GemmAlgorithm>> Propose(const GemmKey& key, int at_most) const;
   // Runs the product by this algorithm.

@@ -62,17 +62,20 @@ TEST_F(BootstrapNoticesTest, AFailureIsHeardAtOnceAndForgottenByTheNextExchange)
 }
 
 TEST_F(BootstrapNoticesTest, ABrokenRankIsHeardOfForGood) {
+  for (int r = 0; r < kSize; ++r) EXPECT_THAT(rank(r).broken(), IsOk()) << "rank " << r;
   rank(2).TellBroken(absl::UnavailableError("no answer"));
   const auto verdict =
       StatusIs(absl::StatusCode::kFailedPrecondition, AllOf(HasSubstr("rank 2 of 3"), HasSubstr("no answer")));
   for (int r = 0; r < kSize; ++r) EXPECT_THAT(Hear(r), verdict) << "rank " << r;
   ExpectExchangeWorks();
   for (int r = 0; r < kSize; ++r) EXPECT_THAT(rank(r).CheckPeers(), verdict) << "rank " << r;
+  for (int r = 0; r < kSize; ++r) EXPECT_THAT(rank(r).broken(), verdict) << "rank " << r;
 }
 
 TEST_F(BootstrapNoticesTest, ARankThatBreaksForAnothersFailureNamesThatOne) {
   rank(1).TellFailure(absl::AbortedError("only here"));
   const absl::Status heard = Hear(2);
+  EXPECT_THAT(rank(2).broken(), IsOk()) << "a failure that lets devices end";
   rank(2).TellBroken(heard);
   for (int r = 0; r < kSize; ++r) {
     EXPECT_THAT(Hear(r), StatusIs(absl::StatusCode::kFailedPrecondition,

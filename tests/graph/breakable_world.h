@@ -20,12 +20,15 @@ class BreakableWorld : public ForwardingWorld {
 
   // The error of every replay from then on.
   void BreakReplays(absl::Status error) { record_->error = std::move(error); }
+  // What CheckResults answers from then on.
+  void BreakResults(absl::Status error) { results_ = std::move(error); }
   // Allocations fail once they would come to more.
   void LimitBytes(int64_t num_bytes) { limit_ = num_bytes; }
   int64_t allocated_bytes() const { return allocated_; }
   // Names of the schedules replayed since the last call.
   std::vector<std::string> TakeReplayed() { return std::exchange(record_->replayed, {}); }
 
+  absl::Status CheckResults() override { return results_.ok() ? ForwardingWorld::CheckResults() : results_; }
   absl::StatusOr<std::shared_ptr<MemoryBlock>> Allocate(MemoryKind kind, int64_t num_bytes) override {
     if (allocated_ + num_bytes > limit_) {
       return absl::ResourceExhaustedError(absl::StrCat("no room for ", num_bytes, " bytes"));
@@ -80,6 +83,7 @@ class BreakableWorld : public ForwardingWorld {
   };
 
   std::shared_ptr<Replays> record_ = std::make_shared<Replays>();
+  absl::Status results_;
   int64_t limit_ = int64_t{1} << 40, allocated_ = 0;
 };
 

@@ -32,6 +32,7 @@ class ForwardingWorld : public World {
   absl::Status CheckUsable() const override { return inner_->CheckUsable(); }
   MemoryUse memory() const override { return inner_->memory(); }
   absl::Status Synchronize() override { return inner_->Synchronize(); }
+  absl::Status CheckResults() override { return inner_->CheckResults(); }
   absl::StatusOr<std::vector<std::string>> ExchangeBytes(absl::Span<const std::string> one_per_local_rank) override {
     return inner_->ExchangeBytes(one_per_local_rank);
   }

@@ -60,6 +60,20 @@ TEST_F(SessionFailuresTest, AFailedReplayIsFinal) {
   EXPECT_EQ(session_->ReadGradient("w").status(), broken);
 }
 
+// The device publishes a step's metrics, and goes on after another rank gave up.
+TEST_F(SessionFailuresTest, MetricsThatMayMeanNothingAreNotReturned) {
+  Start();
+  ExpectStepWorks();
+  ASSERT_FALSE(session_->PollMetrics().empty());
+  ExpectStepWorks();
+  const absl::Status gave_up = absl::UnavailableError("rank 1 of 2 gave up");
+  world_->BreakResults(gave_up);
+  EXPECT_TRUE(session_->PollMetrics().empty());
+  world_->BreakResults(absl::OkStatus());
+  EXPECT_EQ(session_->BeginStep({}), gave_up) << "which is final";
+  EXPECT_EQ(session_->Synchronize(), gave_up);
+}
+
 TEST_F(SessionFailuresTest, AFailedWarmUpLeavesNoSession) {
   world_->BreakReplays(absl::UnavailableError("the device is gone"));
   EXPECT_THAT(Train(MakeDot(), {}), StatusIs(absl::StatusCode::kUnavailable, HasSubstr("the device is gone")));

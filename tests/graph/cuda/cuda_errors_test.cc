@@ -21,7 +21,7 @@ constexpr CallId kCall(1);  // "c1"
 // Before any test that uses device 0 on both ranks.
 TEST(CudaContextTest, ARankOpensItsOwnDeviceAlone) {
   decltype(&cuDevicePrimaryCtxGetState) get_state = nullptr;
-  ASSERT_THAT(internal::LoadDriverFunction("cuDevicePrimaryCtxGetState", get_state), IsOk());
+  ASSERT_THAT(REPRISE_LOAD_DRIVER_FUNCTION(cuDevicePrimaryCtxGetState, 7000, get_state), IsOk());
   REPRISE_ASSERT_OK_AND_ASSIGN(const std::shared_ptr<World> world, NewCudaWorld());
   REPRISE_ASSERT_OK_AND_ASSIGN(const std::shared_ptr<MemoryBlock> block, world->Allocate(MemoryKind::kLocal, 1024));
   const int rank = world->local_ranks()[0];
@@ -142,6 +142,60 @@ TEST(CudaErrorsDeviceTest, ATuningFileOnOneRankAloneIsNamedOnBoth) {
                              HasSubstr("CudaWorldOptions::tuning_file"))));
 }
 
+// A session's results, of a rank that comes after the other gave up: of no wait, and of each.
+class CudaLateRankTest : public ::testing::TestWithParam<Transport> {};
+
+INSTANTIATE_TEST_SUITE_P(All, CudaLateRankTest, ::testing::Values(Transport::kDefault, Transport::kCopyEngine),
+                         [](const auto& info) { return std::string(Name(info.param)); });
+
+TEST_P(CudaLateRankTest, ReturnsNoResultOfOneThatGaveUp) {
+  REPRISE_ASSERT_OK_AND_ASSIGN(const LaunchEnvironment launch, DetectLaunch());
+  CudaWorldOptions options;
+  options.deadline = absl::Seconds(3);
+  REPRISE_ASSERT_OK_AND_ASSIGN(const std::shared_ptr<World> world, CreateCudaWorld(launch, options));
+  const Classifier classifier = MakeClassifier(2, DType::kFloat32);
+  REPRISE_ASSERT_OK_AND_ASSIGN(const std::shared_ptr<ShardedParameters> parameters,
+                               ShardedParameters::Create(world, classifier.model));
+  ASSERT_THAT(parameters->Initialize(Normal(/*seed=*/1, /*stddev=*/0.3f)), IsOk());
+  TrainOptions train;
+  train.run.plan.transport = GetParam();
+  REPRISE_ASSERT_OK_AND_ASSIGN(const std::unique_ptr<TrainSession> session,
+                               TrainSession::Create(parameters, classifier.model, classifier.compute, train));
+  const auto run_microbatch = [&]() -> absl::Status {
+    REPRISE_RETURN_IF_ERROR(session->BeginStep({.learning_rate = 0.1f}));
+    REPRISE_RETURN_IF_ERROR(session->CopyInput<float>(launch.rank, classifier.x,
+                                                      std::vector<float>(kClassifierRows * kClassifierWidth, 0.5f)));
+    REPRISE_RETURN_IF_ERROR(
+        session->CopyInput<int32_t>(launch.rank, classifier.labels, std::vector<int32_t>(kClassifierRows, 0)));
+    return session->RunMicrobatch();
+  };
+  ASSERT_THAT(run_microbatch(), IsOk());
+  ASSERT_THAT(session->EndStep(), IsOk());
+  ASSERT_THAT(session->Synchronize(), IsOk());
+  ASSERT_EQ(session->PollMetrics().size(), 1u) << "before";
+  constexpr absl::Duration kLate = absl::Seconds(7), kTime = absl::Seconds(6);
+  const absl::Time begin = absl::Now();
+  if (launch.rank == 0) {
+    ASSERT_THAT(run_microbatch(), IsOk());
+    EXPECT_THAT(session->Synchronize(), StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("3s")));
+    EXPECT_TRUE(session->PollMetrics().empty()) << "its own went on, too";
+  } else {
+    absl::SleepFor(kLate);
+    run_microbatch().IgnoreError();
+    session->EndStep().IgnoreError();
+    // Long enough for what goes on.
+    for (int i = 0; i < 50; ++i) {
+      EXPECT_TRUE(session->PollMetrics().empty());
+      absl::SleepFor(absl::Milliseconds(10));
+    }
+    const auto is_told = StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("rank 0 of 2 failed"));
+    EXPECT_THAT(session->ReadOutput<float>(launch.rank, classifier.loss), is_told);
+    EXPECT_THAT(session->Synchronize(), is_told);
+    EXPECT_THAT(world->Synchronize(), is_told);
+  }
+  absl::SleepFor(kLate + kTime - (absl::Now() - begin));
+}
+
 struct TransportErrors {
   std::string name;
   Transport transport = Transport::kDefault;
@@ -175,8 +229,8 @@ TEST_P(CudaTransportErrorsTest, ARankThatNeverReplaysIsReportedAtTheDeadline) {
                                PlanRunner::Create(world, plan, classifier.compute, ClassifierParameter));
   ASSERT_THAT(runner->RunStep(1, ClassifierInput), IsOk());
   ASSERT_THAT(world->Synchronize(), IsOk());
-  // After rank 0 has given up; and as long as rank 1 then may take.
-  constexpr absl::Duration kRank1Late = absl::Seconds(10), kRank1Time = absl::Seconds(2);
+  // After rank 0 has given up; and as long as rank 1 then may take. Both go on together.
+  constexpr absl::Duration kRank1Late = absl::Seconds(10), kRank1Time = absl::Seconds(5);
   const absl::Time begin = absl::Now();
   if (launch.rank == 0) {
     // A queue of them: each must leave the device, or destroying the world would wait for ever.
@@ -188,16 +242,25 @@ TEST_P(CudaTransportErrorsTest, ARankThatNeverReplaysIsReportedAtTheDeadline) {
     runner.reset();
     world.reset();
     EXPECT_LT(absl::Now() - start, absl::Seconds(10));
-    // Rank 1 still writes to this process's memory, see below.
-    if (GetParam().transport == Transport::kSymmetric) absl::SleepFor(kRank1Late + kRank1Time - (absl::Now() - begin));
   } else {
     absl::SleepFor(kRank1Late);
-    if (GetParam().transport != Transport::kSymmetric) return;
-    // NCCL's collectives on windows cannot be made to leave the device: rank 0 has left theirs, and all that they use,
-    // to it. Now they end, long before this rank would give up because rank 0 is gone.
     for (int i = 0; i < 20; ++i) ASSERT_THAT(runner->Replay(plan.first), IsOk());
-    EXPECT_THAT(world->Synchronize(), IsOk());
+    if (GetParam().transport == Transport::kSymmetric) {
+      // NCCL's collectives on windows cannot be made to leave the device: rank 0 has left theirs, and all that they
+      // use, to it. Now they end, long before this rank would give up because rank 0 is gone, with the right bytes.
+      EXPECT_THAT(world->Synchronize(), IsOk());
+    } else {
+      // Those of rank 0 were made to go on, and with them this one's: over bytes that mean nothing.
+      const absl::Status gave_up = world->Synchronize();
+      EXPECT_THAT(gave_up, StatusIs(absl::StatusCode::kFailedPrecondition,
+                                    AllOf(HasSubstr("rank 0 of 2 failed"), HasSubstr("5s"))));
+      EXPECT_EQ(world->CheckResults(), gave_up);
+      EXPECT_EQ(runner->Replay(plan.first), gave_up);
+    }
+    EXPECT_LT(absl::Now() - begin, kRank1Late + kRank1Time);
   }
+  // Rank 1 may still write to this process's memory.
+  absl::SleepFor(kRank1Late + kRank1Time - (absl::Now() - begin));
 }
 
 }  // namespace

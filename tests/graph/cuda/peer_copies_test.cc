@@ -200,5 +200,37 @@ TEST(PeerCopiesOrderTest, ARankWhosePeerIsMissingGoesOnOnceItsFlagsAreSet) {
   }
 }
 
+// One rank alone stands for all: the flag that it sets at another is the one that it waits for from there.
+TEST(PeerCopiesOrderTest, AnyNumberOfRanksIsWaitedFor) {
+  constexpr int kSize = 300;
+  constexpr size_t kNumBytes = PeerFlags::kFlagsPerRank * kSize * sizeof(uint32_t);
+  REPRISE_ASSERT_OK_AND_ASSIGN(const DriverApi driver, LoadDriverApi());
+  uint32_t* words = nullptr;
+  ASSERT_CUDA(cudaMalloc(reinterpret_cast<void**>(&words), kNumBytes + sizeof(uint32_t)));
+  ASSERT_CUDA(cudaMemset(words, 0, kNumBytes));
+  ASSERT_CUDA(
+      cudaMemcpy(words + kNumBytes / sizeof(uint32_t), &PeerFlags::kSet, sizeof(uint32_t), cudaMemcpyHostToDevice));
+  PeerFlags flags = {.rank = 0, .set = words + kNumBytes / sizeof(uint32_t)};
+  for (int peer = 0; peer < kSize; ++peer) flags.blocks.push_back(words + peer);
+  StreamHandle stream;
+  GraphHandle graph;
+  GraphExecHandle exec;
+  ASSERT_CUDA(cudaStreamCreateWithFlags(stream.receive(), cudaStreamNonBlocking));
+  ASSERT_CUDA(cudaStreamBeginCapture(stream.get(), cudaStreamCaptureModeThreadLocal));
+  EXPECT_THAT(CopyToPeers(driver, flags, {}, stream.get()), IsOk());
+  ASSERT_CUDA(cudaStreamEndCapture(stream.get(), graph.receive()));
+  ASSERT_CUDA(cudaGraphInstantiate(exec.receive(), graph.get(), 0));
+  for (int replay = 0; replay < 3; ++replay) ASSERT_CUDA(cudaGraphLaunch(exec.get(), stream.get()));
+  const absl::Time deadline = absl::Now() + absl::Seconds(20);
+  while (cudaStreamQuery(stream.get()) == cudaErrorNotReady && absl::Now() < deadline) {
+    absl::SleepFor(absl::Milliseconds(1));
+  }
+  ASSERT_EQ(cudaStreamQuery(stream.get()), cudaSuccess);
+  std::vector<uint32_t> left(kNumBytes / sizeof(uint32_t), 7);
+  ASSERT_CUDA(cudaMemcpy(left.data(), words, kNumBytes, cudaMemcpyDeviceToHost));
+  EXPECT_EQ(left, std::vector<uint32_t>(left.size(), PeerFlags::kClear)) << "each is cleared";
+  ASSERT_CUDA(cudaFree(words));
+}
+
 }  // namespace
 }  // namespace reprise::internal

@@ -1,8 +1,10 @@
 // Choices among kernels for a matrix product: measured, and given back.
 #include "kernels/cuda/gemm_tuner.h"
 
+#include <algorithm>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -105,6 +107,60 @@ TEST_F(CudaGemmTunerTest, OtherChoicesAreRefusedByTheirText) {
                   {"\"" + key + "\": \"" + choice + "\"", "no choice of a matrix product's kernel"});
   }
   EXPECT_THAT(kernels->choices(), testing::IsEmpty());
+}
+
+// Each of a choice that runs, changed in one way. (An algorithm's words are the library's: the first says which
+// kernel.)
+TEST_F(CudaGemmTunerTest, ChoicesThatCannotRunAreRefusedAndChangeNothing) {
+  const std::unique_ptr<CudaKernels> tuned = New();
+  Run(*tuned);
+  ASSERT_EQ(tuned->Tune(), absl::OkStatus());
+  std::map<std::string, std::string> choices = tuned->choices();
+  const auto with_kernel = [](const auto& entry) { return entry.second != "none"; };
+  const auto last = std::find_if(choices.rbegin(), choices.rend(), with_kernel);
+  ASSERT_NE(last, choices.rend());
+  const auto [key, choice] = *last;
+  const auto refuse = [&](const std::string& other_key, const std::string& other_choice, const std::string& why) {
+    std::map<std::string, std::string> changed = choices;
+    changed.erase(key);
+    changed[other_key] = other_choice;
+    const std::unique_ptr<CudaKernels> kernels = New();
+    ExpectInvalid(kernels->Choose(changed), {"\"" + other_key + "\": \"" + other_choice + "\"", "can run here", why});
+    EXPECT_THAT(kernels->choices(), testing::IsEmpty());
+  };
+  refuse(key, "ffffffff ffffffff ffffffff ffffffff ffffffff ffffffff ffffffff ffffffff", "cublasLtMatmulAlgoCheck");
+  // A dtype that no product has.
+  GemmKey product;
+  ASSERT_TRUE(FromText(key, product));
+  GemmKey other = product;
+  other.in = 17;
+  refuse(ToText(other), choice, "no matrix product");
+  other = product;
+  other.h_alignment = 3;
+  refuse(ToText(other), choice, "no matrix product");
+}
+
+// What a file could hold that another program wrote: additions in the order in which blocks come.
+TEST_F(CudaGemmTunerTest, ChoicesOfNoFixedOrderAreRefused) {
+  const std::unique_ptr<CudaKernels> tuned = New();
+  Run(*tuned);
+  ASSERT_EQ(tuned->Tune(), absl::OkStatus());
+  int refused = 0;
+  for (const auto& [key, choice] : tuned->choices()) {
+    std::optional<GemmAlgorithm> algorithm;
+    ASSERT_TRUE(FromText(choice, algorithm));
+    if (!algorithm.has_value()) continue;
+    const uint32_t split = 2, in_place = CUBLASLT_REDUCTION_SCHEME_INPLACE;
+    ASSERT_EQ(cublasLtMatmulAlgoConfigSetAttribute(&*algorithm, CUBLASLT_ALGO_CONFIG_SPLITK_NUM, &split, sizeof(split)),
+              CUBLAS_STATUS_SUCCESS);
+    ASSERT_EQ(cublasLtMatmulAlgoConfigSetAttribute(&*algorithm, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME, &in_place,
+                                                   sizeof(in_place)),
+              CUBLAS_STATUS_SUCCESS);
+    // Those that cannot be split are refused by the library.
+    ExpectInvalid(New()->Choose({{key, ToText(algorithm)}}), {key, "can run here"});
+    ++refused;
+  }
+  EXPECT_GT(refused, 0);
 }
 
 }  // namespace

@@ -52,6 +52,14 @@ struct CudaWorldOptions {
 // Device memory beyond what is asked for: see World::memory(). Replay returns once the graph is launched. A rank that
 // dies makes the waits of the others end with Unavailable; the world is then of no further use.
 //
+// Once a rank gave up waiting, for a rank that died or was late, what the devices of the others go on with means
+// nothing: ranks of one host return its error instead of any result from then on. Between hosts a message says so,
+// which such a result may overtake. A caller's `stream` and external buffers are the caller's to look at: only calls of
+// ours say so.
+//
+// Graphs of collectives between hosts have open reports of hangs with NCCL before 2.30.4: use that, or
+// Execution::kEager.
+//
 // The transports kSymmetric and kCopyEngine need NCCL 2.28.7 or later and all ranks on one host; recording is otherwise
 // Unavailable on every rank, and kAuto stands for kDefault. While a collective of kSymmetric, or one of
 // kDefault beside others, waits for a rank that is gone nothing makes it leave the device: what it uses is not given

@@ -101,6 +101,7 @@ class TrainSession {
   absl::Status MarkParametersChanged();
 
   // Finished steps that were not returned before, oldest first; of the last kMetricsRingSize only. Never waits.
+  // None once another rank gave up waiting, when they could be of bytes that mean nothing: the next call says so.
   std::vector<StepMetrics> PollMetrics();
   // Waits for everything launched; the first error so far.
   absl::Status Synchronize();

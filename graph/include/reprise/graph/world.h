@@ -81,6 +81,11 @@ class World {
   // the world is of no further use. What Replay returned belongs to that executable alone and is not repeated.
   virtual absl::Status Synchronize() = 0;
 
+  // For the host after it has read kHostVisible memory, without a wait: may it use that? An error, also that of all
+  // later calls, once another rank gave up waiting: devices then go on with bytes that mean nothing. What waits asks so
+  // by itself.
+  virtual absl::Status CheckResults() { return absl::OkStatus(); }
+
   // (c) Every local rank gives some bytes; every rank gets those of all ranks, by rank. Over the host, not the device.
   virtual absl::StatusOr<std::vector<std::string>> ExchangeBytes(absl::Span<const std::string> one_per_local_rank) = 0;
 
