@@ -34,8 +34,7 @@ void ChooseNcclSettings(bool share_device) {
 absl::StatusOr<std::shared_ptr<World>> OpenDevice(const LaunchEnvironment& launch, const ProgramOptions& options) {
   return CreateCudaWorld(launch, {.tuning_file = options.tuning_file, .share_device = options.share_device});
 }
-absl::StatusOr<std::shared_ptr<World>> OpenDeviceAlone(const LaunchEnvironment& launch,
-                                                       const ProgramOptions& options) {
+absl::StatusOr<std::shared_ptr<World>> OpenDeviceAlone(const LaunchEnvironment& launch, const ProgramOptions& options) {
   return CreateCudaWorld({}, {.device = DeviceOf(launch, options.share_device),
                               .tuning_file = options.tuning_file,
                               .share_device = options.share_device});
@@ -48,8 +47,7 @@ void ChooseNcclSettings(bool) {}
 absl::StatusOr<std::shared_ptr<World>> OpenDevice(const LaunchEnvironment&, const ProgramOptions&) {
   return absl::UnavailableError("this program was built without CUDA; build it where the toolkit and NCCL are");
 }
-absl::StatusOr<std::shared_ptr<World>> OpenDeviceAlone(const LaunchEnvironment& launch,
-                                                       const ProgramOptions& options) {
+absl::StatusOr<std::shared_ptr<World>> OpenDeviceAlone(const LaunchEnvironment& launch, const ProgramOptions& options) {
   return OpenDevice(launch, options);
 }
 #endif

@@ -259,7 +259,7 @@ class EagerExecutable : public Executable {
   const Schedule& schedule() const { return bindings_->plan->schedules[index_]; }
 
   const std::shared_ptr<const Bindings> bindings_;
-  bool is_first_ = true;  // has it never been replayed?
+  bool is_first_ = true;            // has it never been replayed?
   const int index_;                 // of the schedule
   std::vector<std::string> names_;  // of the commands
   LaneWalk walk_;

@@ -231,11 +231,11 @@ absl::Status CheckSharing(const LaunchEnvironment& launch) {
   int version = 0;
   REPRISE_RETURN_IF_ERROR(NcclStatus(ncclGetVersion(&version), "asking for NCCL's version"));
   if (version >= kFirstSharingVersion || launch.local_size <= NumCudaDevices()) return absl::OkStatus();
-  return absl::UnavailableError(absl::StrCat(
-      launch.local_size, " ranks of one host cannot share ", NumCudaDevices(), " devices with NCCL ",
-      internal::NcclVersionName(version), ", which takes one rank per device; NCCL ",
-      internal::NcclVersionName(kFirstSharingVersion),
-      " and later take more if NCCL_MULTI_RANK_GPU_ENABLE=1 is set before it is first used"));
+  return absl::UnavailableError(
+      absl::StrCat(launch.local_size, " ranks of one host cannot share ", NumCudaDevices(), " devices with NCCL ",
+                   internal::NcclVersionName(version), ", which takes one rank per device; NCCL ",
+                   internal::NcclVersionName(kFirstSharingVersion),
+                   " and later take more if NCCL_MULTI_RANK_GPU_ENABLE=1 is set before it is first used"));
 }
 
 absl::Status CheckParent(ncclComm_t parent, const LaunchEnvironment& launch) {

@@ -18,8 +18,8 @@ absl::Status NcclStatus(ncclResult_t result, absl::string_view what, ncclComm_t 
 // "2.28.9" of a version code.
 std::string NcclVersionName(int code);
 
-// What else to try where a graph of collectives between hosts does not end, as part of a remedy: some versions have open
-// reports of that. Empty for others.
+// What else to try where a graph of collectives between hosts does not end, as part of a remedy: some versions have
+// open reports of that. Empty for others.
 std::string GraphHangRemedy(int version);
 
 }  // namespace reprise::internal

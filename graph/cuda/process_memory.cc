@@ -35,8 +35,8 @@ struct Nvml {
 absl::StatusOr<Nvml> Load() {
   void* const library = dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
-    return absl::UnavailableError(absl::StrCat("NVML, which tells each process's device memory, cannot be loaded: ",
-                                               dlerror(), "; it comes with the driver"));
+    return absl::UnavailableError(absl::StrCat(
+        "NVML, which tells each process's device memory, cannot be loaded: ", dlerror(), "; it comes with the driver"));
   }
   Nvml nvml;
   const auto find = [&](const char* name, auto& function) -> absl::Status {
@@ -101,8 +101,7 @@ absl::StatusOr<std::unique_ptr<ProcessMemory>> ProcessMemory::Create(int device)
   static const absl::StatusOr<Nvml> nvml = Load();
   REPRISE_RETURN_IF_ERROR(nvml.status());
   cudaDeviceProp properties;
-  REPRISE_RETURN_IF_ERROR(
-      kernels::CudaStatus(cudaGetDeviceProperties(&properties, device), "asking for the device"));
+  REPRISE_RETURN_IF_ERROR(kernels::CudaStatus(cudaGetDeviceProperties(&properties, device), "asking for the device"));
   REPRISE_RETURN_IF_ERROR(NvmlStatus(*nvml, nvml->init(), "opening NVML"));
   void* handle = nullptr;
   REPRISE_RETURN_IF_ERROR(

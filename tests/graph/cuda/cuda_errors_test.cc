@@ -150,9 +150,7 @@ INSTANTIATE_TEST_SUITE_P(All, CudaLateRankTest, ::testing::Values(Transport::kDe
 
 TEST_P(CudaLateRankTest, ReturnsNoResultOfOneThatGaveUp) {
   REPRISE_ASSERT_OK_AND_ASSIGN(const LaunchEnvironment launch, DetectLaunch());
-  CudaWorldOptions options;
-  options.deadline = absl::Seconds(3);
-  REPRISE_ASSERT_OK_AND_ASSIGN(const std::shared_ptr<World> world, CreateCudaWorld(launch, options));
+  REPRISE_ASSERT_OK_AND_ASSIGN(const std::shared_ptr<World> world, NewCudaWorld({}, absl::Seconds(3)));
   const Classifier classifier = MakeClassifier(2, DType::kFloat32);
   REPRISE_ASSERT_OK_AND_ASSIGN(const std::shared_ptr<ShardedParameters> parameters,
                                ShardedParameters::Create(world, classifier.model));
@@ -216,12 +214,10 @@ INSTANTIATE_TEST_SUITE_P(All, CudaTransportErrorsTest,
 
 TEST_P(CudaTransportErrorsTest, ARankThatNeverReplaysIsReportedAtTheDeadline) {
   REPRISE_ASSERT_OK_AND_ASSIGN(const LaunchEnvironment launch, DetectLaunch());
-  CudaWorldOptions options;
-  options.deadline = absl::Seconds(5);
-  options.share_device = SharesDevice();
-  options.tuning_file = GetParam().tuning_file;
-  REPRISE_ASSERT_OK_AND_ASSIGN(std::shared_ptr<World> world, CreateCudaWorld(launch, options));
-  std::remove(options.tuning_file.c_str());
+  const std::string& tuning_file = GetParam().tuning_file;
+  REPRISE_ASSERT_OK_AND_ASSIGN(std::shared_ptr<World> world,
+                               NewCudaWorld({.tuning_file = tuning_file}, absl::Seconds(5)));
+  std::remove(tuning_file.c_str());
   const Classifier classifier = MakeClassifier(2, DType::kBFloat16);
   REPRISE_ASSERT_OK_AND_ASSIGN(const Plan plan,
                                PlanTraining(classifier.model, world->size(), {.transport = GetParam().transport}));

@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "reprise/core/status_macros.h"
 #include "reprise/graph/cuda_world.h"
 #include "reprise/graph/launch_environment.h"
@@ -15,8 +16,9 @@ namespace reprise::testing {
 // Short, so that a test of a missing rank does not take long, and long enough for NCCL to start.
 inline constexpr absl::Duration kTestDeadline = absl::Seconds(40);
 
-inline absl::StatusOr<std::shared_ptr<World>> NewCudaWorld(CudaWorldOptions options = {}) {
-  options.deadline = kTestDeadline;
+inline absl::StatusOr<std::shared_ptr<World>> NewCudaWorld(CudaWorldOptions options = {},
+                                                           absl::Duration deadline = kTestDeadline) {
+  options.deadline = deadline;
   options.share_device = SharesDevice();
   REPRISE_ASSIGN_OR_RETURN(const LaunchEnvironment launch, DetectLaunch());
   return CreateCudaWorld(launch, options);

@@ -33,8 +33,8 @@ struct CudaWorldOptions {
   // ranks. Where it lacks that, small models are measured on each transport when the world is made, on communicators of
   // their own: about 8 s, and up to half of the free memory meanwhile.
   std::string tuning_file = {};
-  // Several ranks may use one device, on all ranks or none: for tests of several ranks where there is one GPU, never for
-  // speed, because their processes take turns on it. NCCL takes such ranks of one host from 2.30 on, if
+  // Several ranks may use one device, on all ranks or none: for tests of several ranks where there is one GPU, never
+  // for speed, because their processes take turns on it. NCCL takes such ranks of one host from 2.30 on, if
   // NCCL_MULTI_RANK_GPU_ENABLE=1 is set; ranks of different hosts (by NCCL_HOSTID) need nothing. Where each collective
   // waits for the turns of all ranks, a deadline must be longer.
   bool share_device = false;
