@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "core/quoted.h"
 #include "graph/agree_on_plan.h"
+#include "graph/in_use.h"
 #include "graph/session_checks.h"
 #include "graph/session_core.h"
 #include "graph/train_session_state.h"
@@ -28,6 +29,7 @@ struct ForwardSession::State {
     int64_t version = -1;  // of the parameters at its last replay
   };
 
+  World& world() const { return variants.front().core->world(); }
   // OK, or the first failure of any variant.
   absl::Status status() const {
     for (const Variant& variant : variants) REPRISE_RETURN_IF_ERROR(variant.core->CheckUsable());
@@ -136,7 +138,9 @@ absl::StatusOr<std::unique_ptr<ForwardSession>> ForwardSession::Create(std::shar
   if (parameters == nullptr) {
     return absl::InvalidArgumentError("ForwardSession::Create: no parameters; make them by ShardedParameters::Create");
   }
-  World& world = *parameters->world();
+  const std::shared_ptr<World> keep = parameters->world();  // the caller may have given its last reference
+  World& world = *keep;
+  REPRISE_ENTER(world, "ForwardSession::Create");
   const SessionCore* train = share_arena == nullptr ? nullptr : share_arena->state_->core.get();
   absl::Status status = CheckNames(variants);
   if (status.ok() && train != nullptr) status = CheckShareArena(*parameters, *train);
@@ -168,11 +172,13 @@ ForwardSession::~ForwardSession() = default;
 
 absl::Status ForwardSession::CopyInputBytes(int rank, int variant, TensorId id, DType dtype, const void* values,
                                             int64_t num_elements) {
+  REPRISE_ENTER(state_->world(), "CopyInput");
   REPRISE_ASSIGN_OR_RETURN(State::Variant* const v, state_->Find("CopyInput", variant));
   return v->core->CopyInput(rank, id, dtype, values, num_elements);
 }
 
 absl::Status ForwardSession::Replay(int variant) {
+  REPRISE_ENTER(state_->world(), "Replay");
   REPRISE_ASSIGN_OR_RETURN(State::Variant* const v, state_->Find("Replay", variant));
   SessionCore& core = *v->core;
   if (const int64_t step = core.arena()->open_step; step >= 0) {
@@ -191,20 +197,24 @@ absl::Status ForwardSession::Replay(int variant) {
 }
 
 absl::StatusOr<int64_t> ForwardSession::CheckRead(int rank, int variant, TensorId id, DType dtype) {
+  REPRISE_ENTER(state_->world(), "ReadOutput");
   REPRISE_ASSIGN_OR_RETURN(State::Variant* const v, state_->Find("ReadOutput", variant));
   return v->core->CheckRead("ReadOutput", rank, id, dtype, SessionCore::TensorPart::kValue);
 }
 
 absl::Status ForwardSession::ReadBytes(int rank, int variant, TensorId id, void* values) {
+  REPRISE_ENTER(state_->world(), "ReadOutput");
   return state_->variants[variant].core->ReadTensor(rank, id, SessionCore::TensorPart::kValue, values);
 }
 
 absl::StatusOr<void*> ForwardSession::Address(int rank, int variant, TensorId id) const {
+  REPRISE_ENTER(state_->world(), "Address");
   REPRISE_ASSIGN_OR_RETURN(State::Variant* const v, state_->Find("Address", variant));
   return v->core->Address(rank, id);
 }
 
 absl::Status ForwardSession::ClearState(int variant) {
+  REPRISE_ENTER(state_->world(), "ClearState");
   REPRISE_ASSIGN_OR_RETURN(State::Variant* const v, state_->Find("ClearState", variant));
   const Plan& plan = v->core->plan();
   for (size_t t = 0; t < plan.model.tensors().size(); ++t) {
@@ -216,6 +226,7 @@ absl::Status ForwardSession::ClearState(int variant) {
 }
 
 absl::Status ForwardSession::Synchronize() {
+  REPRISE_ENTER(state_->world(), "Synchronize");
   REPRISE_RETURN_IF_ERROR(state_->status());
   SessionCore& core = *state_->variants.front().core;
   return core.Keep(core.world().Synchronize());

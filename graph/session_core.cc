@@ -1,7 +1,9 @@
 #include "graph/session_core.h"
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
+#include <unordered_map>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -15,6 +17,9 @@ namespace reprise::internal {
 namespace {
 
 constexpr int64_t kScratchGuard = 4096;  // bytes
+
+// This thread's last launch of each core, by the core's number.
+thread_local std::unordered_map<int64_t, int64_t> launches;
 
 absl::Status ZeroBlock(World& world, const std::shared_ptr<MemoryBlock>& block) {
   for (size_t local = 0; local < world.local_ranks().size() && block->num_bytes() > 0; ++local) {
@@ -232,8 +237,24 @@ absl::Status SessionCore::Keep(absl::Status status) {
   return status;
 }
 
+SessionCore::SessionCore(CoreInputs inputs)
+    : inputs_(std::move(inputs)), number_([] {
+        static std::atomic<int64_t> next = 0;
+        return next.fetch_add(1, std::memory_order_relaxed);
+      }()) {}
+
+absl::Status SessionCore::CheckReader(absl::string_view what) const {
+  const auto mine = launches.find(number_);
+  if (mine == launches.end() || mine->second == last_replay_) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat(what,
+                   ": another thread has replayed since this one did, so that its results are gone; read them "
+                   "before another thread's turn, or replay again"));
+}
+
 absl::Status SessionCore::Launch(int schedule) {
   last_replay_ = ++arena_->replays;
+  launches[number_] = last_replay_;
   launched_ += plan().schedules[schedule].microbatches;
   absl::Status status = Keep(executables_[schedule]->Replay());
   if (!status.ok()) world().TellFailure(status);

@@ -5,6 +5,7 @@
 #include <array>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -72,14 +73,18 @@ class SessionCore {
 
   // Index of a local rank. `what` begins the message.
   absl::StatusOr<int> LocalIndex(absl::string_view what, int rank) const;
-  // Writes an input of the next microbatch to its staging slot.
+  // Writes an input of the next microbatch to its staging slot. Inputs that another thread copied are forgotten, so
+  // that a microbatch never mixes those of two.
   absl::Status CopyInput(int rank, TensorId id, DType dtype, const void* values, int64_t num_elements);
-  // FailedPrecondition, beginning with `what`, names the first input that was not copied.
+  // FailedPrecondition, beginning with `what`, names the first input that this thread did not copy.
   absl::Status CheckInputs(absl::string_view what) const;
   // The inputs of a microbatch are complete: those copied from here on are the next one's.
   void NextInputs();
   // Forgets inputs that no launch has read.
   void DropInputs();
+  // FailedPrecondition if this thread has launched something, and another thread since: what the first one would read
+  // is not what it made.
+  absl::Status CheckReader(absl::string_view what) const;
 
   // Elements of what `part`, kValue of an output or state or kGradient of an input, can read.
   enum class TensorPart { kValue, kGradient };
@@ -94,8 +99,9 @@ class SessionCore {
   absl::Status Fill(BufferId buffer, int64_t offset, int64_t num_bytes, uint8_t value);
 
  private:
-  explicit SessionCore(CoreInputs inputs) : inputs_(std::move(inputs)) {}
+  explicit SessionCore(CoreInputs inputs);
 
+  void ForgetInputs();
   absl::Status TakeMemory();
   void Bind();
   absl::Status CheckExternalApart() const;
@@ -119,6 +125,8 @@ class SessionCore {
   int64_t last_replay_ = -1;
   int64_t staged_ = 0, launched_ = 0;         // microbatches
   std::vector<std::vector<bool>> is_copied_;  // by local rank and tensor, of the next microbatch
+  std::thread::id copier_;                    // the thread that copied them
+  const int64_t number_;                      // no other core of the process has it
 };
 
 }  // namespace reprise::internal

@@ -1,5 +1,6 @@
 // Inputs and outputs of a SessionCore.
 #include <algorithm>
+#include <thread>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -68,6 +69,8 @@ absl::Status SessionCore::CopyInput(int rank, TensorId id, DType dtype, const vo
     return absl::InvalidArgumentError(
         absl::StrCat("CopyInput: the values for input ", Quoted(tensor.spec.name), " are at a null address"));
   }
+  if (copier_ != std::this_thread::get_id()) ForgetInputs();
+  copier_ = std::this_thread::get_id();
   if (num_bytes > 0) {
     const int64_t slots = int64_t{2} * plan().options.microbatches_per_graph.value_or(1);
     const int64_t stride = (num_bytes + kBufferAlignment - 1) / kBufferAlignment * kBufferAlignment;
@@ -82,17 +85,23 @@ absl::Status SessionCore::CheckInputs(absl::string_view what) const {
   for (int local = 0; local < num_local(); ++local) {
     for (size_t t = 0; t < plan().model.tensors().size(); ++t) {
       const Tensor& tensor = plan().model.tensors()[t];
-      if (is_copied_[local][t] || !IsStaged(tensor)) continue;
-      return absl::FailedPreconditionError(absl::StrCat(what, " lacks input ", Quoted(tensor.spec.name), " of rank ",
-                                                        world().local_ranks()[local], "; call CopyInput for it first"));
+      if ((is_copied_[local][t] && copier_ == std::this_thread::get_id()) || !IsStaged(tensor)) continue;
+      return absl::FailedPreconditionError(
+          absl::StrCat(what, " lacks input ", Quoted(tensor.spec.name), " of rank ", world().local_ranks()[local],
+                       is_copied_[local][t] ? ", which another thread copied; call CopyInput and this in one thread"
+                                            : "; call CopyInput for it first"));
     }
   }
   return absl::OkStatus();
 }
 
+void SessionCore::ForgetInputs() {
+  for (std::vector<bool>& copied : is_copied_) copied.assign(copied.size(), false);
+}
+
 void SessionCore::NextInputs() {
   ++staged_;
-  for (std::vector<bool>& copied : is_copied_) copied.assign(copied.size(), false);
+  ForgetInputs();
 }
 
 void SessionCore::DropInputs() {
@@ -102,6 +111,7 @@ void SessionCore::DropInputs() {
 
 absl::StatusOr<int64_t> SessionCore::CheckRead(absl::string_view what, int rank, TensorId id, DType dtype,
                                                TensorPart part) const {
+  REPRISE_RETURN_IF_ERROR(CheckReader(what));
   REPRISE_RETURN_IF_ERROR(LocalIndex(what, rank).status());
   REPRISE_RETURN_IF_ERROR(CheckTensor(what, plan().model, id, dtype));
   const Tensor& tensor = plan().model.tensor(id);
@@ -129,6 +139,7 @@ absl::StatusOr<void*> SessionCore::Address(int rank, TensorId id) const {
 }
 
 absl::Status SessionCore::ReadTensor(int rank, TensorId id, TensorPart part, void* values) {
+  REPRISE_RETURN_IF_ERROR(CheckReader("reading a tensor"));
   REPRISE_ASSIGN_OR_RETURN(const int local, LocalIndex("reading a tensor", rank));
   const TensorBuffers& buffers = plan().tensor_buffers[id.value()];
   const BufferId buffer = part == TensorPart::kValue ? buffers.value : buffers.kept_gradient;

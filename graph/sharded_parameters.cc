@@ -13,6 +13,7 @@
 #include "core/quoted.h"
 #include "graph/command_error.h"
 #include "graph/gather_parameter.h"
+#include "graph/in_use.h"
 #include "reprise/core/status_macros.h"
 
 namespace reprise {
@@ -45,6 +46,7 @@ absl::StatusOr<std::shared_ptr<ShardedParameters>> ShardedParameters::Create(std
   if (world == nullptr) {
     return absl::InvalidArgumentError("ShardedParameters::Create: no world; make one, as by CreateHostWorld");
   }
+  REPRISE_ENTER(*world, "ShardedParameters::Create");
   std::shared_ptr<ShardedParameters> result(new ShardedParameters());
   REPRISE_ASSIGN_OR_RETURN(result->layout_, LayOut(model, world->size()));
   internal::ParameterBuffers plan = internal::PlanParameterBuffers(model, result->layout_, master);
@@ -71,6 +73,7 @@ absl::StatusOr<std::shared_ptr<ShardedParameters>> ShardedParameters::Create(std
 }
 
 absl::Status ShardedParameters::Initialize(const Initializer& initializer) {
+  REPRISE_ENTER(*world_, "ShardedParameters::Initialize");
   if (initializer == nullptr) {
     return absl::InvalidArgumentError("Initialize: no initializer; pass Normal, Constant or a function");
   }
@@ -88,6 +91,7 @@ absl::Status ShardedParameters::Initialize(const Initializer& initializer) {
 }
 
 absl::Status ShardedParameters::Write(absl::string_view name, absl::Span<const float> whole) {
+  REPRISE_ENTER(*world_, "ShardedParameters::Write");
   REPRISE_ASSIGN_OR_RETURN(const ParameterId id, model_.FindParameter(name));
   const int64_t num_elements = NumElements(model_.parameter(id).spec.shape);
   if (static_cast<int64_t>(whole.size()) != num_elements) {
@@ -146,6 +150,7 @@ absl::Status ShardedParameters::CheckSet(absl::string_view what, ParameterId par
 }
 
 absl::Status ShardedParameters::CheckSet(absl::string_view what) const {
+  REPRISE_ENTER(*world_, "ShardedParameters::CheckSet");
   for (size_t p = 0; p < is_set_.size(); ++p) {
     REPRISE_RETURN_IF_ERROR(CheckSet(what, ParameterId(static_cast<int64_t>(p))));
   }
@@ -159,6 +164,7 @@ std::byte* ShardedParameters::address(BufferId buffer, int local) const {
 }
 
 absl::StatusOr<std::vector<float>> ShardedParameters::Read(absl::string_view name) const {
+  REPRISE_ENTER(*world_, "ShardedParameters::Read");
   REPRISE_ASSIGN_OR_RETURN(const ParameterId id, model_.FindParameter(name));
   REPRISE_RETURN_IF_ERROR(CheckSet("Read", id));
   const UnitBuffers& buffers = unit_buffers_[model_.parameter(id).unit.value()];

@@ -3,12 +3,14 @@
 #include <algorithm>
 #include <atomic>
 #include <cstddef>
+#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "core/quoted.h"
 #include "graph/agree_on_plan.h"
 #include "graph/gather_parameter.h"
+#include "graph/in_use.h"
 #include "graph/session_checks.h"
 #include "graph/session_core.h"
 #include "graph/train_session_state.h"
@@ -55,7 +57,9 @@ absl::StatusOr<std::unique_ptr<TrainSession>> TrainSession::Create(std::shared_p
   if (parameters == nullptr) {
     return absl::InvalidArgumentError("TrainSession::Create: no parameters; make them by ShardedParameters::Create");
   }
-  World& world = *parameters->world();
+  const std::shared_ptr<World> keep = parameters->world();  // the caller may have given its last reference
+  World& world = *keep;
+  REPRISE_ENTER(world, "TrainSession::Create");
   auto state = std::make_unique<State>();
   state->loss_scale = options.loss_scale;
   state->seed = options.seed;
@@ -81,6 +85,7 @@ absl::Status TrainSession::State::RequireStep(absl::string_view call) const {
   if (core->arena()->open_step < 0) {
     return absl::FailedPreconditionError(absl::StrCat(call, ": no step is open; call BeginStep first"));
   }
+  REPRISE_RETURN_IF_ERROR(RequireThread(call));
   if (core->parameters().version() != version) {
     return absl::FailedPreconditionError(
         absl::StrCat(call, ": parameters were changed during step ", steps, " (version ", core->parameters().version(),
@@ -88,6 +93,13 @@ absl::Status TrainSession::State::RequireStep(absl::string_view call) const {
                      "), so that its gradients are mixed; call DiscardGradients and begin again"));
   }
   return absl::OkStatus();
+}
+
+absl::Status TrainSession::State::RequireThread(absl::string_view call) const {
+  if (core->arena()->open_step < 0 || thread == std::this_thread::get_id()) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(call, ": step ", steps,
+                                                    " was begun by another thread; run a step in one thread, or call "
+                                                    "DiscardGradients and begin again"));
 }
 
 absl::Status TrainSession::State::RequireNoStep(absl::string_view call) const {
@@ -108,6 +120,7 @@ void TrainSession::State::CloseStep() {
 }
 
 absl::Status TrainSession::BeginStep(const StepValues& values) {
+  REPRISE_ENTER(state_->core->world(), "BeginStep");
   REPRISE_RETURN_IF_ERROR(state_->RequireNoStep("BeginStep"));
   SessionCore& core = *state_->core;
   REPRISE_RETURN_IF_ERROR(internal::CheckStepValues(values, core.plan(), state_->loss_scale));
@@ -126,6 +139,7 @@ absl::Status TrainSession::BeginStep(const StepValues& values) {
       .next_random_offset = static_cast<uint64_t>(microbatches),
   }));
   core.arena()->open_step = state_->steps;
+  state_->thread = std::this_thread::get_id();
   state_->values = values;
   state_->version = core.parameters().version();
   state_->run = 0;
@@ -135,6 +149,7 @@ absl::Status TrainSession::BeginStep(const StepValues& values) {
 
 absl::Status TrainSession::CopyInputBytes(int rank, TensorId id, DType dtype, const void* values,
                                           int64_t num_elements) {
+  REPRISE_ENTER(state_->core->world(), "CopyInput");
   REPRISE_RETURN_IF_ERROR(state_->RequireStep("CopyInput"));
   if (state_->run == state_->values.microbatches) {
     return absl::FailedPreconditionError(absl::StrCat(state_->Progress("CopyInput"), "; call EndStep"));
@@ -143,6 +158,7 @@ absl::Status TrainSession::CopyInputBytes(int rank, TensorId id, DType dtype, co
 }
 
 absl::Status TrainSession::RunMicrobatch() {
+  REPRISE_ENTER(state_->core->world(), "RunMicrobatch");
   REPRISE_RETURN_IF_ERROR(state_->RequireStep("RunMicrobatch"));
   if (state_->run == state_->values.microbatches) {
     return absl::FailedPreconditionError(absl::StrCat(state_->Progress("RunMicrobatch"), "; call EndStep"));
@@ -157,6 +173,7 @@ absl::Status TrainSession::RunMicrobatch() {
 }
 
 absl::Status TrainSession::EndStep() {
+  REPRISE_ENTER(state_->core->world(), "EndStep");
   REPRISE_RETURN_IF_ERROR(state_->RequireStep("EndStep"));
   if (state_->run < state_->values.microbatches) {
     return absl::FailedPreconditionError(
@@ -172,6 +189,7 @@ absl::Status TrainSession::EndStep() {
 }
 
 absl::Status TrainSession::DiscardGradients() {
+  REPRISE_ENTER(state_->core->world(), "DiscardGradients");
   SessionCore& core = *state_->core;
   REPRISE_RETURN_IF_ERROR(core.CheckUsable());
   if (core.arena()->open_step < 0) {
@@ -184,6 +202,7 @@ absl::Status TrainSession::DiscardGradients() {
 }
 
 absl::Status TrainSession::MarkParametersChanged() {
+  REPRISE_ENTER(state_->core->world(), "MarkParametersChanged");
   REPRISE_RETURN_IF_ERROR(state_->RequireNoStep("MarkParametersChanged"));
   state_->core->parameters().MarkChanged();
   return absl::OkStatus();
@@ -193,6 +212,8 @@ absl::Status TrainSession::MarkParametersChanged() {
 
 std::vector<StepMetrics> TrainSession::PollMetrics() {
   SessionCore& core = *state_->core;
+  const internal::Entry entry(core.world(), "PollMetrics");
+  if (!entry.ok()) return {};
   MetricsRing& ring = *reinterpret_cast<MetricsRing*>(core.address(/*local=*/0, core.plan().metrics));
   const int64_t published = std::atomic_ref(ring.published).load(std::memory_order_acquire);
   // A launched step may be writing its entry at this moment, so the entry one round before it is not read.
@@ -206,11 +227,13 @@ std::vector<StepMetrics> TrainSession::PollMetrics() {
 }
 
 absl::Status TrainSession::Synchronize() {
+  REPRISE_ENTER(state_->core->world(), "Synchronize");
   REPRISE_RETURN_IF_ERROR(state_->core->CheckUsable());
   return state_->core->Keep(state_->core->world().Synchronize());
 }
 
 absl::StatusOr<std::vector<float>> TrainSession::ReadGradient(absl::string_view parameter) {
+  REPRISE_ENTER(state_->core->world(), "ReadGradient");
   REPRISE_RETURN_IF_ERROR(state_->RequireStep("ReadGradient"));
   SessionCore& core = *state_->core;
   const Plan& plan = core.plan();
@@ -238,13 +261,18 @@ absl::StatusOr<std::vector<float>> TrainSession::ReadGradient(absl::string_view 
 }
 
 absl::StatusOr<int64_t> TrainSession::CheckRead(int rank, TensorId id, DType dtype, TensorPart part) {
+  const char* const call = part == TensorPart::kValue ? "ReadOutput" : "ReadInputGradient";
+  REPRISE_ENTER(state_->core->world(), call);
   REPRISE_RETURN_IF_ERROR(state_->core->CheckUsable());
-  return part == TensorPart::kValue
-             ? state_->core->CheckRead("ReadOutput", rank, id, dtype, SessionCore::TensorPart::kValue)
-             : state_->core->CheckRead("ReadInputGradient", rank, id, dtype, SessionCore::TensorPart::kGradient);
+  REPRISE_RETURN_IF_ERROR(state_->RequireThread(call));
+  return state_->core->CheckRead(
+      call, rank, id, dtype,
+      part == TensorPart::kValue ? SessionCore::TensorPart::kValue : SessionCore::TensorPart::kGradient);
 }
 
 absl::Status TrainSession::ReadBytes(int rank, TensorId id, TensorPart part, void* values) {
+  REPRISE_ENTER(state_->core->world(), "reading a tensor");
+  REPRISE_RETURN_IF_ERROR(state_->RequireThread("reading a tensor"));
   return state_->core->ReadTensor(
       rank, id, part == TensorPart::kValue ? SessionCore::TensorPart::kValue : SessionCore::TensorPart::kGradient,
       values);

@@ -5,14 +5,15 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <thread>
 
 #include "graph/session_core.h"
 #include "reprise/graph/train_session.h"
 
 namespace reprise {
 
-// Between steps and after a failure, Arena::open_step is -1 and `values`, `version`, `run` and `is_finished` mean
-// nothing.
+// Between steps and after a failure, Arena::open_step is -1 and `thread`, `values`, `version`, `run` and
+// `is_finished` mean nothing.
 struct TrainSession::State {
   ~State() {
     if (core != nullptr) core->arena()->open_step = -1;
@@ -20,6 +21,8 @@ struct TrainSession::State {
 
   absl::Status RequireStep(absl::string_view call) const;
   absl::Status RequireNoStep(absl::string_view call) const;
+  // Refuses threads that did not begin the step, if one is open.
+  absl::Status RequireThread(absl::string_view call) const;
   // "1 of 2 microbatches of step 3 have run", as the beginning of a message.
   std::string Progress(absl::string_view call) const;
   absl::Status Finish();
@@ -31,6 +34,7 @@ struct TrainSession::State {
   int64_t steps = 0;   // ended; the next one's number
   int64_t polled = 0;  // steps whose metrics were returned or lost
 
+  std::thread::id thread;  // that began the step
   StepValues values;
   int64_t version = 0;       // of the parameters when the step began
   int run = 0;               // calls of RunMicrobatch

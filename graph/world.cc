@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "graph/agree_on_plan.h"
+#include "graph/in_use.h"
 #include "graph/rank_list.h"
 #include "reprise/core/status_macros.h"
 
@@ -120,6 +121,17 @@ void Shift(double microseconds, Timeline& timeline) {
 
 }  // namespace
 
+absl::Status internal::InUse::Refuse(const char* call) const {
+  const char* const inside = call_.load(std::memory_order_relaxed);
+  return absl::FailedPreconditionError(absl::StrCat(
+      call, ": another thread is inside ", inside == nullptr ? "a call" : inside,
+      " of this world or of what was made from it; let threads take turns, as by a mutex that is held for a "
+      "whole step or evaluation"));
+}
+
+World::World() : in_use_(std::make_unique<internal::InUse>()) {}
+World::~World() = default;
+
 MemoryKind MemoryKindOf(Storage storage) {
   switch (storage) {
     case Storage::kWeights:
@@ -138,6 +150,7 @@ MemoryKind MemoryKindOf(Storage storage) {
 }
 
 absl::StatusOr<double> World::Sum(absl::Span<const double> one_per_local_rank) {
+  REPRISE_ENTER(*this, "World::Sum");
   std::vector<std::string> mine;
   for (const double value : one_per_local_rank) mine.push_back(ToBytes(value));
   REPRISE_ASSIGN_OR_RETURN(const std::vector<std::string> all, ExchangeBytes(mine));
@@ -155,6 +168,7 @@ absl::StatusOr<double> World::Sum(absl::Span<const double> one_per_local_rank) {
 }
 
 absl::Status World::Agree(absl::string_view phase, const absl::Status& mine, const Fingerprint& fingerprint) {
+  REPRISE_ENTER(*this, "World::Agree");
   if (!mine.ok()) TellFailure(mine);
   const std::vector<std::string> votes(local_ranks().size(), Encode(phase, mine, fingerprint));
   const absl::StatusOr<std::vector<std::string>> all = ExchangeBytes(votes);
@@ -188,6 +202,7 @@ Timeline World::Join(std::vector<LocalProfile> profiles) {
 }
 
 absl::Status World::StartProfile(const Plan& plan) {
+  REPRISE_ENTER(*this, "World::StartProfile");
   if (profiles_) return absl::FailedPreconditionError("a profile is open; call StopProfile first");
   if (plan.world_size() != size()) {
     return absl::InvalidArgumentError(absl::StrCat("a plan for ", plan.world_size(), " ranks cannot replay on ", size(),
@@ -202,6 +217,7 @@ absl::Status World::StartProfile(const Plan& plan) {
 }
 
 absl::StatusOr<Timeline> World::StopProfile() {
+  REPRISE_ENTER(*this, "World::StopProfile");
   if (!profiles_) return absl::FailedPreconditionError("no profile is open; call StartProfile first");
   profiles_ = false;
   const absl::StatusOr<LocalProfile> mine = EndProfile();

@@ -18,6 +18,7 @@
 #include "graph/cuda/nccl_status.h"
 #include "graph/cuda/tuning.h"
 #include "graph/cuda/upload.h"
+#include "graph/in_use.h"
 #include "graph/recording_protocol.h"
 #include "kernels/cuda/cuda_status.h"
 #include "reprise/core/status_macros.h"
@@ -49,21 +50,25 @@ class CudaWorld : public World {
   absl::Span<const int> local_ranks() const override { return ranks_; }
 
   absl::StatusOr<std::shared_ptr<MemoryBlock>> Allocate(MemoryKind kind, int64_t num_bytes) override {
+    REPRISE_ENTER(*this, "World::Allocate");
     return internal::AllocateCudaMemory(rank_, kind, num_bytes);
   }
 
   absl::Status CopyToRank(int local, void* destination, const void* source, int64_t num_bytes) override {
+    REPRISE_ENTER(*this, "World::CopyToRank");
     REPRISE_RETURN_IF_ERROR(CheckAccess(local, num_bytes, destination, source));
     return upload_->Copy(destination, source, num_bytes);
   }
 
   absl::Status StageToRank(int local, void* destination, const void* source, int64_t num_bytes) override {
+    REPRISE_ENTER(*this, "World::StageToRank");
     REPRISE_RETURN_IF_ERROR(CheckAccess(local, num_bytes, destination, source));
     REPRISE_RETURN_IF_ERROR(rank_->BeginStaging());
     return staging_->Copy(destination, source, num_bytes);
   }
 
   absl::Status CopyToHost(int local, void* destination, const void* source, int64_t num_bytes) override {
+    REPRISE_ENTER(*this, "World::CopyToHost");
     REPRISE_RETURN_IF_ERROR(CheckAccess(local, num_bytes, destination, source));
     REPRISE_RETURN_IF_ERROR(rank_->Wait());
     if (num_bytes == 0) return absl::OkStatus();
@@ -76,6 +81,7 @@ class CudaWorld : public World {
   }
 
   absl::Status FillBytes(int local, void* destination, uint8_t value, int64_t num_bytes) override {
+    REPRISE_ENTER(*this, "World::FillBytes");
     REPRISE_RETURN_IF_ERROR(CheckAccess(local, num_bytes, destination, destination));
     if (num_bytes == 0) return absl::OkStatus();
     const CallerState caller(rank_->device());
@@ -83,10 +89,17 @@ class CudaWorld : public World {
                       "filling device memory");
   }
 
-  absl::Status Synchronize() override { return rank_->Wait(); }
-  absl::Status CheckResults() override { return rank_->CheckResults(); }
+  absl::Status Synchronize() override {
+    REPRISE_ENTER(*this, "World::Synchronize");
+    return rank_->Wait();
+  }
+  absl::Status CheckResults() override {
+    REPRISE_ENTER(*this, "World::CheckResults");
+    return rank_->CheckResults();
+  }
 
   absl::StatusOr<std::vector<std::string>> ExchangeBytes(absl::Span<const std::string> one_per_local_rank) override {
+    REPRISE_ENTER(*this, "World::ExchangeBytes");
     if (one_per_local_rank.size() != 1) {
       return absl::InvalidArgumentError(
           absl::StrCat(one_per_local_rank.size(), " ranks give bytes, but one is local; give one string"));
@@ -98,6 +111,7 @@ class CudaWorld : public World {
 
   absl::StatusOr<std::unique_ptr<Recorder>> NewRecorder(Execution execution,
                                                         std::shared_ptr<const Bindings> bindings) override {
+    REPRISE_ENTER(*this, "World::NewRecorder");
     REPRISE_RETURN_IF_ERROR(internal::CheckExecution(execution));
     REPRISE_RETURN_IF_ERROR(internal::CheckBindings(bindings.get()));
     if (bindings->plan->world_size() != size() || bindings->ranks != ranks_) {
@@ -111,14 +125,21 @@ class CudaWorld : public World {
   }
 
   absl::Status Tune() override {
+    REPRISE_ENTER(*this, "World::Tune");
     return tuning_file_.empty() ? absl::OkStatus() : internal::Tune(*this, *rank_, tuning_file_);
   }
 
   AutoTransports auto_transports() const override { return transports_; }
   void SetTransports(AutoTransports transports) { transports_ = std::move(transports); }
 
-  absl::Status CheckUsable() const override { return rank_->CheckUsable(); }
-  MemoryUse memory() const override { return rank_->memory(); }
+  absl::Status CheckUsable() const override {
+    REPRISE_ENTER(*this, "World::CheckUsable");
+    return rank_->CheckUsable();
+  }
+  MemoryUse memory() const override {
+    const internal::Entry entry(*this, "World::memory");
+    return entry.ok() ? rank_->memory() : MemoryUse();
+  }
   absl::Status BeginProfile(const Fingerprint& plan) override { return rank_->StartProfile(plan); }
   absl::StatusOr<LocalProfile> EndProfile() override {
     LocalProfile profile;

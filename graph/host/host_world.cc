@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "graph/host/host_profile.h"
 #include "graph/host/host_recorder.h"
+#include "graph/in_use.h"
 #include "graph/recording_protocol.h"
 #include "reprise/core/status_macros.h"
 
@@ -50,6 +51,7 @@ class HostWorld : public World {
   AutoTransports auto_transports() const override { return {.reason = "host ranks treat all transports alike"}; }
 
   absl::StatusOr<std::shared_ptr<MemoryBlock>> Allocate(MemoryKind, int64_t num_bytes) override {
+    REPRISE_ENTER(*this, "World::Allocate");
     if (num_bytes < 0) return absl::InvalidArgumentError(absl::StrCat("memory of ", num_bytes, " bytes was asked for"));
     std::vector<AlignedBytes> ranks(ranks_.size());
     for (size_t rank = 0; num_bytes > 0 && rank < ranks.size(); ++rank) {
@@ -66,20 +68,27 @@ class HostWorld : public World {
   }
 
   absl::Status CopyToRank(int local, void* destination, const void* source, int64_t num_bytes) override {
+    REPRISE_ENTER(*this, "World::CopyToRank");
     return Copy(local, destination, source, num_bytes);
   }
   absl::Status CopyToHost(int local, void* destination, const void* source, int64_t num_bytes) override {
+    REPRISE_ENTER(*this, "World::CopyToHost");
     return Copy(local, destination, source, num_bytes);
   }
   absl::Status FillBytes(int local, void* destination, uint8_t value, int64_t num_bytes) override {
+    REPRISE_ENTER(*this, "World::FillBytes");
     REPRISE_RETURN_IF_ERROR(CheckAccess(local, destination, num_bytes));
     if (num_bytes > 0) std::memset(destination, value, static_cast<size_t>(num_bytes));
     return absl::OkStatus();
   }
   // Replays are done, and have returned their errors, when they return.
-  absl::Status Synchronize() override { return absl::OkStatus(); }
+  absl::Status Synchronize() override {
+    REPRISE_ENTER(*this, "World::Synchronize");
+    return absl::OkStatus();
+  }
 
   absl::StatusOr<std::vector<std::string>> ExchangeBytes(absl::Span<const std::string> one_per_local_rank) override {
+    REPRISE_ENTER(*this, "World::ExchangeBytes");
     if (one_per_local_rank.size() != ranks_.size()) {
       return absl::InvalidArgumentError(absl::StrCat(one_per_local_rank.size(), " ranks give bytes, but ",
                                                      ranks_.size(), " are local; give one string for each"));
@@ -89,6 +98,7 @@ class HostWorld : public World {
 
   absl::StatusOr<std::unique_ptr<Recorder>> NewRecorder(Execution execution,
                                                         std::shared_ptr<const Bindings> bindings) override {
+    REPRISE_ENTER(*this, "World::NewRecorder");
     REPRISE_RETURN_IF_ERROR(internal::CheckExecution(execution));
     REPRISE_RETURN_IF_ERROR(internal::CheckBindings(bindings.get()));
     if (bindings->plan->world_size() != size() || bindings->ranks != ranks_) {

@@ -2,7 +2,12 @@
 //
 // A session holds variants of one computation (say, one per batch size) on the same parameters. They share one arena,
 // so outputs that are not external or persistent state are valid until the next Replay of that variant. `variant` is an
-// index into the variants given to Create: InvalidArgument if there is none. Errors and threads: as for TrainSession.
+// index into the variants given to Create: InvalidArgument if there is none. Errors: as for TrainSession.
+//
+// Threads: as for the World, and CopyInput, Replay and ReadOutput of one result belong to one thread. Inputs are of the
+// thread that copied them: those of another are forgotten when it copies one, and its Replay is refused. A thread that
+// replayed a variant reads no output once another thread has replayed it since; a thread that never did reads what is
+// there. State tensors are the session's: threads that take turns continue one another's sequence.
 #ifndef REPRISE_GRAPH_FORWARD_SESSION_H_
 #define REPRISE_GRAPH_FORWARD_SESSION_H_
 

@@ -2,6 +2,7 @@
 #ifndef REPRISE_GRAPH_SHARDED_PARAMETERS_H_
 #define REPRISE_GRAPH_SHARDED_PARAMETERS_H_
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -39,7 +40,7 @@ class ShardedParameters {
   // (c) The whole parameter from the masters.
   absl::StatusOr<std::vector<float>> Read(absl::string_view name) const;
   // Grows with every change of any parameter; weights gathered from an older version are never used.
-  int64_t version() const { return version_; }
+  int64_t version() const { return version_.load(std::memory_order_relaxed); }  // from any thread
 
   const std::shared_ptr<World>& world() const { return world_; }
   const Model& model() const { return model_; }
@@ -52,7 +53,7 @@ class ShardedParameters {
   absl::Status CheckSameParameters(const Model& model) const;
   // FailedPrecondition, beginning with `what`, names the first parameter that was never set.
   absl::Status CheckSet(absl::string_view what) const;
-  // Every parameter's memory was set by other means than Initialize and Write.
+  // Every parameter's memory was set by other means than Initialize and Write. Inside a call of a session.
   void MarkChanged();
 
  private:
@@ -66,7 +67,7 @@ class ShardedParameters {
   Model model_;
   ModelLayout layout_;
   DType master_ = DType::kFloat32;
-  int64_t version_ = 0;
+  std::atomic<int64_t> version_ = 0;
   std::vector<bool> is_set_;  // by parameter
   std::vector<Buffer> buffers_;
   std::vector<UnitBuffers> unit_buffers_;

@@ -8,7 +8,10 @@
 //
 // Errors: a call in the wrong order or with wrong arguments is refused (FailedPrecondition, InvalidArgument) and
 // changes nothing. A failed replay is final and closes the step: the session repeats that error, other sessions do not
-// have it. Threads: as for the World. Functions marked (c) are collective.
+// have it. Threads: as for the World, and from BeginStep to EndStep or DiscardGradients a step belongs to the thread
+// that began it: of the calls of others only DiscardGradients, PollMetrics and Synchronize are not refused. A thread
+// reads outputs of its own steps: once another thread has run one since, it is refused; a thread that has run none
+// reads what is there. Functions marked (c) are collective.
 #ifndef REPRISE_GRAPH_TRAIN_SESSION_H_
 #define REPRISE_GRAPH_TRAIN_SESSION_H_
 
@@ -95,13 +98,14 @@ class TrainSession {
   }
   absl::Status RunMicrobatch();  // (c) `microbatches` times; refused while an input is missing
   absl::Status EndStep();        // (c) norm, optimizer, shard refresh
-  // (c) Ends the step without an update; possible at any point of it.
+  // (c) Ends the step without an update; possible at any point of it, and from any thread.
   absl::Status DiscardGradients();
   // Between steps: the memory of all parameters was set by other means than ShardedParameters and sessions.
   absl::Status MarkParametersChanged();
 
   // Finished steps that were not returned before, oldest first; of the last kMetricsRingSize only. Never waits.
   // None once another rank gave up waiting, when they could be of bytes that mean nothing: the next call says so.
+  // None while another thread is inside a call: a later call returns them.
   std::vector<StepMetrics> PollMetrics();
   // Waits for everything launched; the first error so far.
   absl::Status Synchronize();

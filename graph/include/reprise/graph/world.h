@@ -1,8 +1,12 @@
 // The ranks of a job: their memory, copies and agreement. A world makes the recorders that turn schedules into
 // something to replay. There is one session code over every world.
 //
-// Threads: one at a time per World. Functions marked (c) are collective: the same calls in the same order on every
-// rank.
+// Threads: one at a time in a World and in what is made from it, parameters and sessions. A call that another thread
+// makes while one is inside is refused (FailedPrecondition, naming the call that is inside) and changes nothing.
+// Threads may take turns at whole steps and whole evaluations, see the sessions. Calls of one thread may nest, as from
+// an initializer. Destructors cannot refuse: destroy an object, or the last owner of one, while no other thread is
+// inside. Recorders and executables are not watched. Functions marked (c) are collective: the same calls in the same
+// order on every rank.
 #ifndef REPRISE_GRAPH_WORLD_H_
 #define REPRISE_GRAPH_WORLD_H_
 
@@ -21,6 +25,9 @@
 #include "reprise/graph/recorder.h"
 
 namespace reprise {
+namespace internal {
+class InUse;
+}
 
 // kCommunicating memory can be the source and target of collectives; kHostVisible can be read by the host while a
 // replay runs.
@@ -55,7 +62,8 @@ struct AutoTransports {
 
 class World {
  public:
-  virtual ~World() = default;
+  World();
+  virtual ~World();
   virtual int size() const = 0;
   // Ranks driven by this process, ascending: one with CUDA, all of them in a HostWorld.
   virtual absl::Span<const int> local_ranks() const = 0;
@@ -75,7 +83,7 @@ class World {
   virtual absl::Status FillBytes(int local, void* destination, uint8_t value, int64_t num_bytes) = 0;
   // FailedPrecondition while nothing can be launched: a refusal, after which the same call may succeed later.
   virtual absl::Status CheckUsable() const { return absl::OkStatus(); }
-  // All zero where the memory is the host's.
+  // All zero where the memory is the host's, and while another thread is inside a call.
   virtual MemoryUse memory() const { return {}; }
   // Waits for everything launched. Errors of replays that return before they are done are found here; they mean that
   // the world is of no further use. What Replay returned belongs to that executable alone and is not repeated.
@@ -123,6 +131,9 @@ class World {
   // an error gets that.
   absl::Status Agree(absl::string_view phase, const absl::Status& mine, const Fingerprint& fingerprint);
 
+  // For what is made from the world: which thread is inside a call of either.
+  internal::InUse& in_use() const { return *in_use_; }
+
  protected:
   // The spans of the local ranks, in microseconds from `origin_ns`: nanoseconds of a clock that the processes of a host
   // share, so many that a double would round them.
@@ -138,6 +149,7 @@ class World {
   // The timeline of all, which starts at 0.
   static Timeline Join(std::vector<LocalProfile> profiles);
   bool profiles_ = false;
+  const std::unique_ptr<internal::InUse> in_use_;
 };
 
 }  // namespace reprise
