@@ -217,13 +217,13 @@ TEST(ProfileTest, AReplayThatFailsHasNoSpans) {
 
 // ---- several processes ----
 
-// Rank 1 of two. The other one sends what it is told to; it votes as this one does.
+// Rank 1 of two. The other one sends what it is told to; its votes, and the fingerprint of its plan, are as this one's.
 class SecondProcess : public BreakableWorld {
  public:
   SecondProcess(Timeline mine, std::string others)
       : BreakableWorld(1), mine_(std::move(mine)), others_(std::move(others)) {}
   absl::StatusOr<std::vector<std::string>> ExchangeBytes(absl::Span<const std::string> mine) override {
-    return std::vector<std::string>{exchanges_++ < 2 ? mine.front() : others_, mine.front()};
+    return std::vector<std::string>{exchanges_++ < 3 ? mine.front() : others_, mine.front()};
   }
 
  private:
