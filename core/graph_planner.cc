@@ -335,7 +335,8 @@ void PlanStep(Plan& plan) {
     return WholeUse(plan, buffer, access, role, id);
   };
   builder.Add(SumNorm{AxisId(0)}, Lane::kReduceScatter,
-              {whole(plan.norm_partials, Access::kRead, Role::kNormPartials),
+              {whole(plan.control, Access::kRead, Role::kControl),
+               whole(plan.norm_partials, Access::kRead, Role::kNormPartials),
                whole(plan.step_state, Access::kUpdate, Role::kStepState)});
   for (size_t u = 0; u < plan.layout.units.size(); ++u) {
     const UnitId unit(static_cast<int64_t>(u));

@@ -53,7 +53,7 @@ void Append(uint64_t hash, std::string& bytes) {
 
 // (c) This process's ranks all give `mine`.
 absl::StatusOr<std::vector<std::string>> Exchange(World& world, const std::string& mine) {
-  return world.ExchangeBytes(std::vector<std::string>(world.local_ranks().size(), mine));
+  return world.ExchangeBytes("what differs of a plan", std::vector<std::string>(world.local_ranks().size(), mine));
 }
 
 bool AllEqual(const std::vector<std::string>& all) {

@@ -41,8 +41,14 @@ absl::Status CastOnHost(DType from_dtype, const void* from, DType to_dtype, void
   return kernels::Cast(Stream(&queue), from_dtype, from, to_dtype, to, count);
 }
 
-absl::StatusOr<std::vector<float>> GatherParameter(World& world, const Model& model, const ModelLayout& layout,
-                                                   ParameterId parameter, DType dtype,
+absl::Status RefuseToGather(World& world, absl::string_view what, const absl::Status& refusal) {
+  if (world.is_all_local()) return refusal;
+  world.ExchangeBytes(what, std::vector<std::string>(world.local_ranks().size())).status().IgnoreError();
+  return refusal;
+}
+
+absl::StatusOr<std::vector<float>> GatherParameter(World& world, absl::string_view what, const Model& model,
+                                                   const ModelLayout& layout, ParameterId parameter, DType dtype,
                                                    absl::Span<const std::byte* const> shards) {
   const Parameter& declared = model.parameter(parameter);
   const FlatGroup& group = layout.units[declared.unit.value()].groups[layout.parameters[parameter.value()].group];
@@ -55,7 +61,7 @@ absl::StatusOr<std::vector<float>> GatherParameter(World& world, const Model& mo
   }
   // A rank that failed takes part all the same, with nothing, so that the others do not wait for it.
   if (!status.ok()) mine.assign(mine.size(), "");
-  absl::StatusOr<std::vector<std::string>> parts = world.ExchangeBytes(mine);
+  absl::StatusOr<std::vector<std::string>> parts = world.ExchangeBytes(what, mine);
   REPRISE_RETURN_IF_ERROR(status);
   REPRISE_RETURN_IF_ERROR(parts.status());
 
@@ -64,9 +70,9 @@ absl::StatusOr<std::vector<float>> GatherParameter(World& world, const Model& mo
     const std::vector<ShardSegment> segments = SegmentsOf(group, parameter, rank);
     const std::string& bytes = (*parts)[rank];
     if (static_cast<int64_t>(bytes.size()) != BytesOf(segments, dtype)) {
-      return absl::FailedPreconditionError(absl::StrCat("gathering parameter ", Quoted(declared.spec.name), ": rank ",
-                                                        rank, " gave ", bytes.size(), " bytes instead of ",
-                                                        BytesOf(segments, dtype), "; look for an error on that rank"));
+      return absl::FailedPreconditionError(absl::StrCat(what, ": rank ", rank, " gave ", bytes.size(),
+                                                        " bytes instead of ", BytesOf(segments, dtype),
+                                                        "; look for an error on that rank"));
     }
     const char* from = bytes.data();
     for (const ShardSegment& segment : segments) {

@@ -1,6 +1,7 @@
 #include "graph/rank_list.h"
 
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -17,17 +18,21 @@ std::string RankList(absl::Span<const int> ranks) {
 }
 
 std::string Difference(absl::string_view what, absl::Span<const std::string> by_rank) {
-  const auto other =
-      std::find_if(by_rank.begin(), by_rank.end(), [&](const std::string& text) { return text != by_rank.front(); });
-  if (other == by_rank.end()) return "";
-  const auto with = [&](const std::string& text) {
-    std::vector<int> ranks;
-    for (size_t rank = 0; rank < by_rank.size(); ++rank) {
-      if (by_rank[rank] == text) ranks.push_back(static_cast<int>(rank));
-    }
-    return absl::StrCat(text, " on ", RankList(ranks));
-  };
-  return absl::StrCat(what, " ", with(by_rank.front()), " but ", with(*other));
+  std::vector<std::pair<absl::string_view, std::vector<int>>> sides;
+  for (size_t rank = 0; rank < by_rank.size(); ++rank) {
+    auto side = std::find_if(sides.begin(), sides.end(), [&](const auto& s) { return s.first == by_rank[rank]; });
+    if (side == sides.end()) side = sides.insert(sides.end(), {by_rank[rank], {}});
+    side->second.push_back(static_cast<int>(rank));
+  }
+  if (sides.size() < 2) return "";
+  constexpr size_t kNamed = 4;
+  std::string text(what);
+  for (size_t s = 0; s < std::min(kNamed, sides.size()); ++s) {
+    const absl::string_view between = s == 0 ? " " : s == 1 ? " but " : ", ";
+    absl::StrAppend(&text, between, sides[s].first, " on ", RankList(sides[s].second));
+  }
+  if (sides.size() > kNamed) absl::StrAppend(&text, " and ", sides.size() - kNamed, " other ones");
+  return text;
 }
 
 }  // namespace reprise::internal

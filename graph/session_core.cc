@@ -60,6 +60,10 @@ absl::StatusOr<std::unique_ptr<SessionCore>> SessionCore::Create(CoreInputs inpu
   REPRISE_RETURN_IF_ERROR(agree("warm-up", core->WarmUp()));
   REPRISE_RETURN_IF_ERROR(core->world().Tune());
   REPRISE_RETURN_IF_ERROR(agree("recording", core->Record()));
+  core->id_ = core->world().num_exchanges();
+  for (const Schedule& schedule : core->plan().schedules) {
+    core->launch_names_.push_back(PhaseOf(schedule.name, core->inputs_.name));
+  }
   core->capture_.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return core;
 }
@@ -253,6 +257,8 @@ absl::Status SessionCore::CheckReader(absl::string_view what) const {
 }
 
 absl::Status SessionCore::Launch(int schedule) {
+  const uint64_t key = static_cast<uint64_t>(id_) * plan().schedules.size() + static_cast<uint64_t>(schedule);
+  REPRISE_RETURN_IF_ERROR(Keep(world().NoteLaunch(key, launch_names_[schedule])));
   last_replay_ = ++arena_->replays;
   launches[number_] = last_replay_;
   launched_ += plan().schedules[schedule].microbatches;

@@ -66,6 +66,8 @@ class SessionCore {
 
   // (c) `schedule` is an index into the plan's.
   absl::Status Launch(int schedule);
+  // The same on all ranks, and of no other session of the world; 0 where all ranks are local.
+  int64_t id() const { return id_; }
   // Whether nothing else replayed in the arena after this core did.
   bool LaunchedLast() const { return last_replay_ == arena_->replays; }
   // Microbatches launched so far.
@@ -121,6 +123,8 @@ class SessionCore {
   std::shared_ptr<Bindings> bindings_;
   std::vector<std::unique_ptr<Executable>> executables_;  // by schedule
   CaptureReport capture_;
+  int64_t id_ = 0;
+  std::vector<std::string> launch_names_;  // by schedule, for messages
   absl::Status failed_;
   int64_t last_replay_ = -1;
   int64_t staged_ = 0, launched_ = 0;         // microbatches

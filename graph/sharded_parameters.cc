@@ -1,6 +1,7 @@
 #include "reprise/graph/sharded_parameters.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <numbers>
 #include <string>
@@ -34,6 +35,35 @@ absl::Status Different(absl::string_view what, size_t index, const std::string& 
   return absl::InvalidArgumentError(absl::StrCat(
       "the model's units and parameters are not those of the ShardedParameters: ", what, " ", index, " is ", theirs,
       " in the model but ", ours, " there; build both from the same units and parameters, in the same order"));
+}
+
+uint64_t HashOf(absl::Span<const float> values) {
+  internal::Hasher hasher;
+  size_t i = 0;
+  for (; i + 1 < values.size(); i += 2) {
+    hasher.Add(uint64_t{std::bit_cast<uint32_t>(values[i])} << 32 | std::bit_cast<uint32_t>(values[i + 1]));
+  }
+  if (i < values.size()) hasher.Add(uint64_t{std::bit_cast<uint32_t>(values[i])});
+  return hasher.Finish().high;
+}
+
+std::string InitializerOf(const ParameterSpec& spec) {
+  return absl::StrCat("initializer of parameter ", Quoted(spec.name));
+}
+
+// Of the first values of every parameter: values do not depend on how runs are cut.
+absl::StatusOr<uint64_t> HashOfFirst(const Model& model, const ShardedParameters::Initializer& initializer) {
+  constexpr int64_t kProbed = 4;
+  internal::Hasher hasher;
+  for (const Parameter& parameter : model.parameters()) {
+    std::vector<float> values(static_cast<size_t>(std::min(kProbed, NumElements(parameter.spec.shape))));
+    REPRISE_RETURN_IF_ERROR(internal::WithoutExceptions(InitializerOf(parameter.spec), [&] {
+      if (!values.empty()) initializer(parameter.spec, 0, absl::MakeSpan(values));
+      return absl::OkStatus();
+    }));
+    hasher.Add(HashOf(values));
+  }
+  return hasher.Finish().high;
 }
 
 }  // namespace
@@ -74,24 +104,43 @@ absl::StatusOr<std::shared_ptr<ShardedParameters>> ShardedParameters::Create(std
 
 absl::Status ShardedParameters::Initialize(const Initializer& initializer) {
   REPRISE_ENTER(*world_, "ShardedParameters::Initialize");
+  absl::StatusOr<uint64_t> probe = 0;
   if (initializer == nullptr) {
-    return absl::InvalidArgumentError("Initialize: no initializer; pass Normal, Constant or a function");
+    probe = absl::InvalidArgumentError("Initialize: no initializer; pass Normal, Constant or a function");
+  } else if (!world_->is_all_local()) {
+    probe = HashOfFirst(model_, initializer);
   }
+  REPRISE_RETURN_IF_ERROR(
+      world_->AgreeOn("Initialize", probe.status(), {AgreedValue::Hash("a hash of first values", probe.value_or(0))}));
   ++version_;
+  // One rank's initializer may fail where another's does not.
+  return world_->AgreeOn("end of Initialize", FillAll(initializer), {});
+}
+
+absl::Status ShardedParameters::FillAll(const Initializer& initializer) {
   for (size_t p = 0; p < model_.parameters().size(); ++p) {
     const ParameterSpec& spec = model_.parameters()[p].spec;
-    REPRISE_RETURN_IF_ERROR(
-        internal::WithoutExceptions(absl::StrCat("initializer of parameter ", Quoted(spec.name)), [&] {
-          return Fill(ParameterId(static_cast<int64_t>(p)), [&](int64_t first_element, absl::Span<float> values) {
-            initializer(spec, first_element, values);
-          });
-        }));
+    REPRISE_RETURN_IF_ERROR(internal::WithoutExceptions(InitializerOf(spec), [&] {
+      return Fill(ParameterId(static_cast<int64_t>(p)),
+                  [&](int64_t first_element, absl::Span<float> values) { initializer(spec, first_element, values); });
+    }));
   }
   return absl::OkStatus();
 }
 
 absl::Status ShardedParameters::Write(absl::string_view name, absl::Span<const float> whole) {
   REPRISE_ENTER(*world_, "ShardedParameters::Write");
+  const absl::StatusOr<ParameterId> id = CheckWrite(name, whole);
+  const uint64_t hash = id.ok() && !world_->is_all_local() ? HashOf(whole) : 0;
+  REPRISE_RETURN_IF_ERROR(world_->AgreeOn(absl::StrCat("Write of parameter ", Quoted(name)), id.status(),
+                                          {AgreedValue::Hash("a hash of the values", hash)}));
+  ++version_;
+  return Fill(*id, [&](int64_t first_element, absl::Span<float> values) {
+    for (size_t i = 0; i < values.size(); ++i) values[i] = whole[static_cast<size_t>(first_element) + i];
+  });
+}
+
+absl::StatusOr<ParameterId> ShardedParameters::CheckWrite(absl::string_view name, absl::Span<const float> whole) const {
   REPRISE_ASSIGN_OR_RETURN(const ParameterId id, model_.FindParameter(name));
   const int64_t num_elements = NumElements(model_.parameter(id).spec.shape);
   if (static_cast<int64_t>(whole.size()) != num_elements) {
@@ -102,10 +151,7 @@ absl::Status ShardedParameters::Write(absl::string_view name, absl::Span<const f
   if (num_elements > 0 && whole.data() == nullptr) {
     return absl::InvalidArgumentError(absl::StrCat("Write of parameter ", Quoted(name), ": null instead of values"));
   }
-  ++version_;
-  return Fill(id, [&](int64_t first_element, absl::Span<float> values) {
-    for (size_t i = 0; i < values.size(); ++i) values[i] = whole[static_cast<size_t>(first_element) + i];
-  });
+  return id;
 }
 
 absl::Status ShardedParameters::Fill(ParameterId parameter,
@@ -165,15 +211,17 @@ std::byte* ShardedParameters::address(BufferId buffer, int local) const {
 
 absl::StatusOr<std::vector<float>> ShardedParameters::Read(absl::string_view name) const {
   REPRISE_ENTER(*world_, "ShardedParameters::Read");
-  REPRISE_ASSIGN_OR_RETURN(const ParameterId id, model_.FindParameter(name));
-  REPRISE_RETURN_IF_ERROR(CheckSet("Read", id));
-  const UnitBuffers& buffers = unit_buffers_[model_.parameter(id).unit.value()];
-  const BufferId buffer = buffers.masters[layout_.parameters[id.value()].group];
+  const std::string what = absl::StrCat("Read of parameter ", Quoted(name));
+  const absl::StatusOr<ParameterId> id = model_.FindParameter(name);
+  const absl::Status set = id.ok() ? CheckSet("Read", *id) : id.status();
+  if (!set.ok()) return internal::RefuseToGather(*world_, what, set);
+  const UnitBuffers& buffers = unit_buffers_[model_.parameter(*id).unit.value()];
+  const BufferId buffer = buffers.masters[layout_.parameters[id->value()].group];
   std::vector<const std::byte*> shards;
   for (size_t local = 0; local < world_->local_ranks().size(); ++local) {
     shards.push_back(address(buffer, static_cast<int>(local)));
   }
-  return internal::GatherParameter(*world_, model_, layout_, id, master_, shards);
+  return internal::GatherParameter(*world_, what, model_, layout_, *id, master_, shards);
 }
 
 std::shared_ptr<MemoryBlock> ShardedParameters::memory(Storage storage) const {

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "core/hasher.h"
 #include "core/quoted.h"
 #include "graph/agree_on_plan.h"
 #include "graph/gather_parameter.h"
@@ -47,6 +48,11 @@ absl::StatusOr<CoreInputs> Prepare(std::shared_ptr<ShardedParameters> parameters
   inputs.clip_norm = options.clip_norm.value_or(0.0f);
   inputs.control = {.loss_scale = options.loss_scale, .seed = options.seed};
   return inputs;
+}
+
+// Steps written to the ring, whose entries may be read.
+int64_t Published(const MetricsRing& ring) {
+  return std::atomic_ref(const_cast<int64_t&>(ring.published)).load(std::memory_order_acquire);
 }
 
 }  // namespace
@@ -114,6 +120,44 @@ absl::Status TrainSession::State::Finish() {
   return core->Launch(finish);
 }
 
+std::vector<AgreedValue> TrainSession::State::AgreedValues(const StepValues& begun) const {
+  return {
+      AgreedValue::Integer("session", core->id()),
+      AgreedValue::Integer("step", steps),
+      AgreedValue::Real("learning_rate", begun.learning_rate),
+      AgreedValue::Integer("microbatches", begun.microbatches),
+      AgreedValue::Real("gradient_divisor", begun.gradient_divisor),
+      AgreedValue::Real("loss_scale", loss_scale),
+      AgreedValue::Integer("version of the parameters", core->parameters().version()),
+      AgreedValue::Hash("plan", core->plan().fingerprint.high),
+  };
+}
+
+uint64_t TrainSession::State::HashOf(absl::Span<const AgreedValue> values) const {
+  internal::Hasher hasher;
+  for (const AgreedValue& value : values) hasher.Add(value.bits);
+  return hasher.Finish().high;
+}
+
+const MetricsRing& TrainSession::State::ring() const {
+  return *reinterpret_cast<const MetricsRing*>(core->address(/*local=*/0, core->plan().metrics));
+}
+
+absl::Status TrainSession::State::CheckPublished() {
+  const int64_t published = Published(ring());
+  for (checked = std::max(checked, steps - kMetricsRingSize); checked < published; ++checked) {
+    const StepMetrics& metrics = ring().entries[checked % kMetricsRingSize];
+    if (metrics.skip_reason != SkipReason::kRanksDiffer) continue;
+    REPRISE_RETURN_IF_ERROR(core->Keep(core->world().CheckResults()));
+    core->Keep(absl::FailedPreconditionError(
+                   absl::StrCat("step ", metrics.step,
+                                " made no update: its ranks gave different steps to the norm of the gradient; look for "
+                                "an error of another rank, and make the same calls on every rank")))
+        .IgnoreError();
+  }
+  return core->status();
+}
+
 void TrainSession::State::CloseStep() {
   core->arena()->open_step = -1;
   core->DropInputs();
@@ -123,8 +167,14 @@ absl::Status TrainSession::BeginStep(const StepValues& values) {
   REPRISE_ENTER(state_->core->world(), "BeginStep");
   REPRISE_RETURN_IF_ERROR(state_->RequireNoStep("BeginStep"));
   SessionCore& core = *state_->core;
-  REPRISE_RETURN_IF_ERROR(internal::CheckStepValues(values, core.plan(), state_->loss_scale));
-  REPRISE_RETURN_IF_ERROR(core.parameters().CheckSet("BeginStep"));
+  absl::Status refusal = internal::CheckStepValues(values, core.plan(), state_->loss_scale);
+  if (refusal.ok()) refusal = core.parameters().CheckSet("BeginStep");
+  const std::string what = absl::StrCat("BeginStep of step ", state_->steps);
+  const std::vector<AgreedValue> agreed = state_->AgreedValues(values);
+  if (!refusal.ok()) return core.world().AgreeOn(what, refusal, agreed);
+  const absl::StatusOr<int64_t> ticket = core.world().Announce(what, absl::OkStatus(), agreed);
+  REPRISE_RETURN_IF_ERROR(core.Keep(ticket.status()));
+  state_->ticket = *ticket;
   const int64_t microbatches = core.launched();
   REPRISE_RETURN_IF_ERROR(core.WriteControl({
       .learning_rate = values.learning_rate,
@@ -133,6 +183,7 @@ absl::Status TrainSession::BeginStep(const StepValues& values) {
       .microbatches = values.microbatches,
       .seed = state_->seed,
       .step = state_->steps,
+      .agreed = state_->HashOf(agreed),
       .input = microbatches,
       .next_input = microbatches,
       .random_offset = static_cast<uint64_t>(microbatches),
@@ -164,6 +215,8 @@ absl::Status TrainSession::RunMicrobatch() {
     return absl::FailedPreconditionError(absl::StrCat(state_->Progress("RunMicrobatch"), "; call EndStep"));
   }
   SessionCore& core = *state_->core;
+  // Values that differ are found by EndStep: until then all ranks launch the same, so that no device waits in vain.
+  REPRISE_RETURN_IF_ERROR(core.Keep(core.world().Progress(state_->ticket)));
   REPRISE_RETURN_IF_ERROR(
       core.CheckInputs(absl::StrCat("RunMicrobatch: microbatch ", state_->run, " of step ", state_->steps)));
   core.NextInputs();
@@ -180,6 +233,8 @@ absl::Status TrainSession::EndStep() {
         absl::StrCat(state_->Progress("EndStep"), "; call RunMicrobatch for the rest, or DiscardGradients"));
   }
   SessionCore& core = *state_->core;
+  REPRISE_RETURN_IF_ERROR(state_->CheckPublished());
+  REPRISE_RETURN_IF_ERROR(core.Keep(core.world().Announced(state_->ticket)));
   REPRISE_RETURN_IF_ERROR(state_->Finish());
   core.parameters().MarkChanged();  // even by a replay that fails
   REPRISE_RETURN_IF_ERROR(core.Launch(core.plan().step));
@@ -195,6 +250,9 @@ absl::Status TrainSession::DiscardGradients() {
   if (core.arena()->open_step < 0) {
     return absl::FailedPreconditionError("DiscardGradients: no step is open, so there is nothing to discard");
   }
+  REPRISE_RETURN_IF_ERROR(core.Keep(core.world().Announced(state_->ticket)));
+  REPRISE_RETURN_IF_ERROR(
+      core.Keep(core.world().AgreeOn(absl::StrCat("DiscardGradients of step ", state_->steps), absl::OkStatus(), {})));
   // The next step's first microbatch assigns the accumulators; only the sum of losses has no such start.
   REPRISE_RETURN_IF_ERROR(core.Fill(core.plan().step_state, offsetof(StepState, loss_sum), sizeof(double), 0));
   state_->CloseStep();
@@ -204,7 +262,9 @@ absl::Status TrainSession::DiscardGradients() {
 absl::Status TrainSession::MarkParametersChanged() {
   REPRISE_ENTER(state_->core->world(), "MarkParametersChanged");
   REPRISE_RETURN_IF_ERROR(state_->RequireNoStep("MarkParametersChanged"));
-  state_->core->parameters().MarkChanged();
+  SessionCore& core = *state_->core;
+  REPRISE_RETURN_IF_ERROR(core.Keep(core.world().AgreeOn("MarkParametersChanged", absl::OkStatus(), {})));
+  core.parameters().MarkChanged();
   return absl::OkStatus();
 }
 
@@ -214,8 +274,9 @@ std::vector<StepMetrics> TrainSession::PollMetrics() {
   SessionCore& core = *state_->core;
   const internal::Entry entry(core.world(), "PollMetrics");
   if (!entry.ok()) return {};
-  MetricsRing& ring = *reinterpret_cast<MetricsRing*>(core.address(/*local=*/0, core.plan().metrics));
-  const int64_t published = std::atomic_ref(ring.published).load(std::memory_order_acquire);
+  const MetricsRing& ring = state_->ring();
+  const int64_t published = Published(ring);
+  state_->CheckPublished().IgnoreError();
   // A launched step may be writing its entry at this moment, so the entry one round before it is not read.
   std::vector<StepMetrics> metrics;
   for (int64_t s = std::max(state_->polled, state_->steps - kMetricsRingSize); s < published; ++s) {
@@ -229,7 +290,8 @@ std::vector<StepMetrics> TrainSession::PollMetrics() {
 absl::Status TrainSession::Synchronize() {
   REPRISE_ENTER(state_->core->world(), "Synchronize");
   REPRISE_RETURN_IF_ERROR(state_->core->CheckUsable());
-  return state_->core->Keep(state_->core->world().Synchronize());
+  REPRISE_RETURN_IF_ERROR(state_->core->Keep(state_->core->world().Synchronize()));
+  return state_->CheckPublished();
 }
 
 absl::StatusOr<std::vector<float>> TrainSession::ReadGradient(absl::string_view parameter) {
@@ -237,10 +299,15 @@ absl::StatusOr<std::vector<float>> TrainSession::ReadGradient(absl::string_view 
   REPRISE_RETURN_IF_ERROR(state_->RequireStep("ReadGradient"));
   SessionCore& core = *state_->core;
   const Plan& plan = core.plan();
-  REPRISE_ASSIGN_OR_RETURN(const ParameterId id, plan.model.FindParameter(parameter));
+  const std::string what = absl::StrCat("ReadGradient of parameter ", internal::Quoted(parameter));
+  const absl::StatusOr<ParameterId> found = plan.model.FindParameter(parameter);
+  if (!found.ok()) return internal::RefuseToGather(core.world(), what, found.status());
+  const ParameterId id = *found;
   if (!plan.model.parameter(id).spec.trainable) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("ReadGradient: parameter ", internal::Quoted(parameter), " is frozen and has no gradient"));
+    return internal::RefuseToGather(
+        core.world(), what,
+        absl::InvalidArgumentError(
+            absl::StrCat("ReadGradient: parameter ", internal::Quoted(parameter), " is frozen and has no gradient")));
   }
   if (state_->run < state_->values.microbatches) {
     return absl::FailedPreconditionError(
@@ -253,7 +320,7 @@ absl::StatusOr<std::vector<float>> TrainSession::ReadGradient(absl::string_view 
     shards.push_back(core.address(local, buffers.accumulators[plan.layout.parameters[id.value()].group]));
   }
   absl::StatusOr<std::vector<float>> gradient =
-      internal::GatherParameter(core.world(), plan.model, plan.layout, id, plan.options.accumulate, shards);
+      internal::GatherParameter(core.world(), what, plan.model, plan.layout, id, plan.options.accumulate, shards);
   REPRISE_RETURN_IF_ERROR(core.Keep(gradient.status()));
   const float divisor = internal::GradientDivisor(state_->values, plan.world_size()) * state_->loss_scale;
   for (float& element : *gradient) element /= divisor;

@@ -6,6 +6,7 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "graph/session_core.h"
 #include "reprise/graph/train_session.h"
@@ -27,18 +28,27 @@ struct TrainSession::State {
   std::string Progress(absl::string_view call) const;
   absl::Status Finish();
   void CloseStep();
+  // What must be the same on all ranks for the step that begins, and a hash of it.
+  std::vector<AgreedValue> AgreedValues(const StepValues& begun) const;
+  uint64_t HashOf(absl::Span<const AgreedValue> values) const;
+  // The last entries of the ring, which may hold steps that were not updated because ranks differ: kept as the
+  // session's failure.
+  absl::Status CheckPublished();
+  const MetricsRing& ring() const;
 
   std::unique_ptr<internal::SessionCore> core;
   float loss_scale = 1;
   uint64_t seed = 0;
-  int64_t steps = 0;   // ended; the next one's number
-  int64_t polled = 0;  // steps whose metrics were returned or lost
+  int64_t steps = 0;    // ended; the next one's number
+  int64_t polled = 0;   // steps whose metrics were returned or lost
+  int64_t checked = 0;  // by CheckPublished, or lost
 
   std::thread::id thread;  // that began the step
   StepValues values;
   int64_t version = 0;       // of the parameters when the step began
   int run = 0;               // calls of RunMicrobatch
   bool is_finished = false;  // `finish` has been launched
+  int64_t ticket = 0;        // of the step's announcement
 };
 
 }  // namespace reprise

@@ -149,11 +149,16 @@ MemoryKind MemoryKindOf(Storage storage) {
   return MemoryKind::kLocal;
 }
 
-absl::StatusOr<double> World::Sum(absl::Span<const double> one_per_local_rank) {
+absl::Status World::AgreeOn(absl::string_view what, const absl::Status& mine, absl::Span<const AgreedValue> values) {
+  REPRISE_ASSIGN_OR_RETURN(const int64_t ticket, Announce(what, mine, values));
+  return Announced(ticket);
+}
+
+absl::StatusOr<double> World::Sum(absl::Span<const double> one_per_local_rank, absl::string_view of) {
   REPRISE_ENTER(*this, "World::Sum");
   std::vector<std::string> mine;
   for (const double value : one_per_local_rank) mine.push_back(ToBytes(value));
-  REPRISE_ASSIGN_OR_RETURN(const std::vector<std::string> all, ExchangeBytes(mine));
+  REPRISE_ASSIGN_OR_RETURN(const std::vector<std::string> all, ExchangeBytes(absl::StrCat("Sum of ", of), mine));
   double sum = 0;
   for (size_t rank = 0; rank < all.size(); ++rank) {
     double value = 0;
@@ -171,7 +176,7 @@ absl::Status World::Agree(absl::string_view phase, const absl::Status& mine, con
   REPRISE_ENTER(*this, "World::Agree");
   if (!mine.ok()) TellFailure(mine);
   const std::vector<std::string> votes(local_ranks().size(), Encode(phase, mine, fingerprint));
-  const absl::StatusOr<std::vector<std::string>> all = ExchangeBytes(votes);
+  const absl::StatusOr<std::vector<std::string>> all = ExchangeBytes(absl::StrCat("vote\non ", phase), votes);
   REPRISE_RETURN_IF_ERROR(mine);
   REPRISE_RETURN_IF_ERROR(all.status());
   REPRISE_ASSIGN_OR_RETURN(const std::vector<Vote> decoded, Decode(*all));
@@ -225,7 +230,7 @@ absl::StatusOr<Timeline> World::StopProfile() {
   // One local rank gives the spans of all.
   std::vector<std::string> texts(local_ranks().size());
   texts[0] = absl::StrCat(mine->origin_ns, "\n", ToJson(mine->timeline));
-  REPRISE_ASSIGN_OR_RETURN(const std::vector<std::string> all, ExchangeBytes(texts));
+  REPRISE_ASSIGN_OR_RETURN(const std::vector<std::string> all, ExchangeBytes("StopProfile", texts));
   std::vector<LocalProfile> profiles;
   for (const std::string& text : all) {
     if (text.empty()) continue;

@@ -12,7 +12,7 @@ namespace {
 constexpr float kLargest = std::numeric_limits<float>::max();
 
 void Update(const AdamWArguments& a) {
-  if (a.update.step_state->skip != 0) return;
+  if (a.update.step_state->skip != SkipReason::kNone) return;
   const StepFactors step = ReadStepFactors(a.update);
   const double t = static_cast<double>(a.update.step_state->optimizer_steps);
   // Of the moments' bias, to multiply with.

@@ -110,7 +110,8 @@ class DeviceKernels {
   virtual absl::Status NextMicrobatch(ControlBlock* control, int count) = 0;
   virtual absl::Status StageInput(const StageInputArguments& arguments) = 0;
   virtual absl::Status RecordLoss(StepState* step_state, const float* loss) = 0;
-  virtual absl::Status FinishNorm(StepState* step_state, const double* partials, int world_size) = 0;
+  virtual absl::Status FinishNorm(const ControlBlock* control, StepState* step_state, const NormPart* parts,
+                                  int world_size) = 0;
   virtual absl::Status PublishMetrics(const ControlBlock* control, StepState* step_state, MetricsRing* ring,
                                       int world_size) = 0;
 };

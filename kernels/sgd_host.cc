@@ -8,7 +8,7 @@ namespace reprise::kernels {
 namespace {
 
 void Update(const SgdArguments& a) {
-  if (a.update.step_state->skip != 0) return;
+  if (a.update.step_state->skip != SkipReason::kNone) return;
   const StepFactors step = ReadStepFactors(a.update);
   UpdateMaster(a.update, [&](int64_t first, int64_t count, const float* master, float* updated) {
     const float* sum = a.update.gradient_sum + first;

@@ -19,7 +19,8 @@ StepMetrics MetricsOf(const ControlBlock& control, const StepState& state, int w
           .loss = static_cast<float>(state.loss_total / losses),
           .gradient_norm = static_cast<float>(std::sqrt(state.norm_squared) / divisor),
           .loss_scale = control.loss_scale,
-          .skipped = state.skip != 0};
+          .skipped = state.skip != SkipReason::kNone,
+          .skip_reason = state.skip};
 }
 
 }  // namespace
@@ -65,23 +66,29 @@ absl::Status RecordLoss(Stream stream, StepState* step_state, const float* loss)
   return absl::OkStatus();
 }
 
-absl::Status FinishNorm(Stream stream, StepState* step_state, const double* partials, int world_size) {
+absl::Status FinishNorm(Stream stream, const ControlBlock* control, StepState* step_state, const NormPart* parts,
+                        int world_size) {
   REPRISE_RETURN_IF_ERROR(Checks("FinishNorm")
+                              .Address("control", control)
                               .Address("step_state", step_state)
-                              .Address("partials", partials)
+                              .Address("parts", parts)
                               .AtLeast("world_size", world_size, 1)
                               .Done());
-  if (!stream.is_host()) return stream.device_kernels().FinishNorm(step_state, partials, world_size);
+  if (!stream.is_host()) return stream.device_kernels().FinishNorm(control, step_state, parts, world_size);
   stream.host_queue().Enqueue([=] {
     double norm_squared = 0, loss_total = 0;
+    bool differs = false;
     for (int rank = 0; rank < world_size; ++rank) {
-      norm_squared += partials[2 * rank];
-      loss_total += partials[2 * rank + 1];
+      norm_squared += parts[rank].norm_squared;
+      loss_total += parts[rank].loss_sum;
+      differs = differs || parts[rank].agreed != control->agreed;
     }
     step_state->norm_squared = norm_squared;
     step_state->loss_total = loss_total;
-    step_state->skip = std::isfinite(norm_squared) ? 0 : 1;
-    if (step_state->skip == 0) ++step_state->optimizer_steps;
+    step_state->skip = differs                      ? SkipReason::kRanksDiffer
+                       : std::isfinite(norm_squared) ? SkipReason::kNone
+                                                     : SkipReason::kGradientNotFinite;
+    if (step_state->skip == SkipReason::kNone) ++step_state->optimizer_steps;
   });
   return absl::OkStatus();
 }

@@ -172,7 +172,7 @@ absl::StatusOr<int> ReplaysPerBatch(StepRunner& runner) {
   REPRISE_RETURN_IF_ERROR(runner.world().Synchronize());
   const double seconds = Since(start) / kTries;
   const std::vector<double> mine(runner.world().local_ranks().size(), seconds);
-  REPRISE_ASSIGN_OR_RETURN(const double sum, runner.world().Sum(mine));
+  REPRISE_ASSIGN_OR_RETURN(const double sum, runner.world().Sum(mine, "seconds of a replay"));
   return std::max(1, static_cast<int>(absl::GetFlag(FLAGS_seconds) * runner.world().size() / sum));
 }
 

@@ -124,6 +124,22 @@ function(reprise_gpu_test)
   endforeach()
 endfunction()
 
+# reprise_process_test(NAME ranks_differ_test RANKS 2 3 SRCS ... [DEPS ...]): a reprise_test whose ranks are processes on the
+# host (see tests/testing/process_main.cc), for each number of ranks: ranks_differ_test_2_ranks and so on, labelled unit.
+function(reprise_process_test)
+  cmake_parse_arguments(PARSE_ARGV 0 ARG "" "NAME" "SRCS;DEPS;RANKS")
+  cmake_path(GET CMAKE_CURRENT_SOURCE_DIR FILENAME folder)
+  reprise_executable(NAME ${ARG_NAME} SRCS ${ARG_SRCS} ${PROJECT_SOURCE_DIR}/tests/testing/process_main.cc
+    DEPS ${ARG_DEPS} reprise_process_world GTest::gmock)
+  reprise_fast_compilation(${ARG_NAME})
+  add_dependencies(tests_${folder} ${ARG_NAME})
+  foreach(ranks IN LISTS ARG_RANKS)
+    add_test(NAME ${ARG_NAME}_${ranks}_ranks COMMAND ${ARG_NAME} --ranks=${ranks}
+      WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
+    set_tests_properties(${ARG_NAME}_${ranks}_ranks PROPERTIES LABELS "unit;${folder}" TIMEOUT 300)
+  endforeach()
+endfunction()
+
 # reprise_benchmark(NAME plan_bench SMOKE_FILTER regex SRCS ... [DEPS ...]): a Google Benchmark executable. The benchmarks
 # that SMOKE_FILTER matches also run, briefly, as a ctest test labelled bench: it checks that they run and are right.
 function(reprise_benchmark)

@@ -161,7 +161,7 @@ absl::StatusOr<double> Validate(World& world, const TextData& text, const Langua
       REPRISE_ASSIGN_OR_RETURN(const std::vector<float> loss, session.ReadOutput<float>(rank, 0, model.loss));
       losses.push_back(loss[0]);
     }
-    REPRISE_ASSIGN_OR_RETURN(const double total, world.Sum(losses));
+    REPRISE_ASSIGN_OR_RETURN(const double total, world.Sum(losses, "losses"));
     sum += total;
   }
   return BitsPerByte(sum / static_cast<double>(rounds * world.size()));

@@ -26,6 +26,8 @@ bool IsKind(uint32_t kind) {
     case MessageKind::kAbort:
     case MessageKind::kFailed:
     case MessageKind::kBroken:
+    case MessageKind::kAgreed:
+    case MessageKind::kAsk:
       return true;
   }
   return false;
@@ -88,6 +90,26 @@ absl::StatusOr<std::optional<Message>> Channel::Read(uint64_t max_bytes) {
   }
   num_received_ = 0;
   return Message{static_cast<MessageKind>(received_header_.kind), std::exchange(received_, {})};
+}
+
+std::string NameOf(MessageKind kind) {
+  switch (kind) {
+    case MessageKind::kBegin:
+      return "a begin message";
+    case MessageKind::kData:
+      return "a part of an exchange";
+    case MessageKind::kAbort:
+      return "an abort message";
+    case MessageKind::kFailed:
+      return "a notice of a failure";
+    case MessageKind::kBroken:
+      return "a notice of a broken rank";
+    case MessageKind::kAgreed:
+      return "an agreement";
+    case MessageKind::kAsk:
+      return "a question";
+  }
+  return "an unknown message";
 }
 
 std::string EncodeStatus(const absl::Status& status) {

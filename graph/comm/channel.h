@@ -21,6 +21,8 @@ enum class MessageKind : uint32_t {
   kAbort = 0x52505233,   // the sender's status: it gave up
   kFailed = 0x52505234,  // a status: a rank failed, but goes on exchanging
   kBroken = 0x52505235,  // a status: collectives on a rank's device were made to leave
+  kAgreed = 0x52505236,  // from rank 0: all ranks' bytes are the receiver's own. Empty.
+  kAsk = 0x52505237,     // from rank 0, which waits for a rank's bytes: how many launches come before them
 };
 
 struct Message {
@@ -61,6 +63,9 @@ class Channel {
   std::shared_ptr<const std::string> payload_;
   std::string received_;
 };
+
+// For messages: "a begin message".
+std::string NameOf(MessageKind kind);
 
 // The payload of a kAbort message, and back.
 std::string EncodeStatus(const absl::Status& status);

@@ -92,16 +92,17 @@ class Collectives {
 
   absl::Status operator()(const SumNorm&) const {
     REPRISE_ASSIGN_OR_RETURN(const BufferUse partials, uses_.First(Role::kNormPartials));
+    REPRISE_ASSIGN_OR_RETURN(const ControlBlock* const control, uses_.Address<const ControlBlock>(Role::kControl));
     REPRISE_ASSIGN_OR_RETURN(StepState* const state, uses_.Address<StepState>(Role::kStepState));
-    double* const mine = rank_.norm_sums();
-    double* const all = mine + 2;
-    REPRISE_RETURN_IF_ERROR(
-        kernels::CudaStatus(LaunchNormSums(stream_, uses_.Pointer<const double>(partials),
-                                           partials.num_bytes / static_cast<int64_t>(sizeof(double)), state, mine),
-                            "adding up the norm's parts"));
-    REPRISE_RETURN_IF_ERROR(
-        NcclStatus(ncclAllGather(mine, all, 2, ncclFloat64, communicator(), stream_), "ncclAllGather", communicator()));
-    return kernels::FinishNorm(rank_.stream(command_.lane), state, all, rank_.size());
+    NormPart* const mine = rank_.norm_parts();
+    NormPart* const all = mine + 1;
+    REPRISE_RETURN_IF_ERROR(kernels::CudaStatus(
+        LaunchNormPart(stream_, uses_.Pointer<const double>(partials),
+                       partials.num_bytes / static_cast<int64_t>(sizeof(double)), control, state, mine),
+        "adding up the norm's parts"));
+    REPRISE_RETURN_IF_ERROR(NcclStatus(ncclAllGather(mine, all, sizeof(NormPart), ncclUint8, communicator(), stream_),
+                                       "ncclAllGather", communicator()));
+    return kernels::FinishNorm(rank_.stream(command_.lane), control, state, all, rank_.size());
   }
 
   template <class Other>

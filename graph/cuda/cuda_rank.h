@@ -28,6 +28,7 @@
 #include "graph/cuda/process_memory.h"
 #include "graph/cuda/window_history.h"
 #include "kernels/cuda/cuda_kernels.h"
+#include "reprise/core/control_block.h"
 #include "reprise/core/schedule.h"
 #include "reprise/graph/cuda_world.h"
 
@@ -94,8 +95,8 @@ class CudaRank : public std::enable_shared_from_this<CudaRank> {
   // Where this rank's device sees the memory of each rank in it, by rank. After TakePeerFlags. Unavailable if the
   // devices cannot reach each other's memory.
   absl::StatusOr<std::vector<std::byte*>> PeerAddresses(const Window& window);
-  // Working memory of SumNorm: this rank's two sums, then those of all ranks.
-  double* norm_sums() const { return norm_sums_; }
+  // Working memory of SumNorm: this rank's part, then those of all ranks.
+  NormPart* norm_parts() const { return norm_parts_; }
 
   // FailedPrecondition while the caller captures the launch stream; the first failure of a wait.
   absl::Status CheckUsable() const;
@@ -193,7 +194,7 @@ class CudaRank : public std::enable_shared_from_this<CudaRank> {
   bool is_staging_ = false;
   std::array<LaneParts, kNumLanes> lanes_;
   std::vector<void*> workspaces_;
-  double* norm_sums_ = nullptr;
+  NormPart* norm_parts_ = nullptr;
   uint32_t* flags_ = nullptr;             // of all communicating lanes, then PeerFlags::set, then the token
   std::vector<uint32_t> set_flags_;       // what makes waits for other ranks end
   std::byte** peer_addresses_ = nullptr;  // device memory, one for each rank

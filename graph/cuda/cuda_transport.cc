@@ -60,7 +60,8 @@ bool ArenaHasWindow(const Bindings& bindings) {
 // (c) Where a rank cannot, its reason, on every rank; other errors are errors.
 absl::StatusOr<std::string> FirstReason(World& world, absl::string_view phase, const absl::Status& mine) {
   REPRISE_RETURN_IF_ERROR(world.Agree(phase, absl::IsUnavailable(mine) ? absl::OkStatus() : mine, {}));
-  REPRISE_ASSIGN_OR_RETURN(const std::vector<std::string> all, world.ExchangeBytes({std::string(mine.message())}));
+  REPRISE_ASSIGN_OR_RETURN(const std::vector<std::string> all,
+                           world.ExchangeBytes(phase, {std::string(mine.message())}));
   for (const std::string& why : all) {
     if (!why.empty()) return why;
   }
@@ -70,7 +71,7 @@ absl::StatusOr<std::string> FirstReason(World& world, absl::string_view phase, c
 // (c) By rank.
 absl::StatusOr<std::vector<uint32_t>> PeerTokens(World& world, const CudaRank& rank) {
   REPRISE_ASSIGN_OR_RETURN(const std::vector<std::string> texts,
-                           world.ExchangeBytes({absl::StrCat(rank.peer_token())}));
+                           world.ExchangeBytes("tokens", {absl::StrCat(rank.peer_token())}));
   std::vector<uint32_t> tokens(texts.size());
   for (size_t r = 0; r < texts.size(); ++r) {
     if (!absl::SimpleAtoi(texts[r], &tokens[r])) return absl::InternalError(absl::StrCat(texts[r], " is no token"));
@@ -85,8 +86,9 @@ absl::Status MakeCommunicators(World& world, CudaRank& rank) {
     ncclUniqueId id = {};
     absl::Status status;
     if (rank.rank() == 0) status = NcclStatus(ncclGetUniqueId(&id), "making an id for a communicator");
-    REPRISE_ASSIGN_OR_RETURN(const std::vector<std::string> ids,
-                             world.ExchangeBytes({std::string(id.internal, status.ok() ? sizeof(id.internal) : 0)}));
+    REPRISE_ASSIGN_OR_RETURN(
+        const std::vector<std::string> ids,
+        world.ExchangeBytes("id of a communicator", {std::string(id.internal, status.ok() ? sizeof(id.internal) : 0)}));
     if (ids[0].size() == sizeof(id.internal)) {
       ids[0].copy(id.internal, sizeof(id.internal));
       status = rank.NewCommunicator(lane, id);
@@ -108,8 +110,9 @@ absl::Status ShareGaveUpWord(World& world, CudaRank& rank) {
   if (rank.size() == 1 || !rank.one_host()) return absl::OkStatus();
   absl::StatusOr<std::unique_ptr<SharedWord>> word = absl::UnavailableError("rank 0 has no shared memory");
   if (rank.rank() == 0) word = SharedWord::Create();
-  REPRISE_ASSIGN_OR_RETURN(const std::vector<std::string> names,
-                           world.ExchangeBytes({word.ok() ? (*word)->name() : std::string()}));
+  REPRISE_ASSIGN_OR_RETURN(
+      const std::vector<std::string> names,
+      world.ExchangeBytes("names of shared memory", {word.ok() ? (*word)->name() : std::string()}));
   if (rank.rank() != 0 && !names[0].empty()) word = SharedWord::Open(names[0]);
   REPRISE_ASSIGN_OR_RETURN(const std::string why, FirstReason(world, "sharing a word of memory", word.status()));
   if (!why.empty()) return absl::OkStatus();
@@ -119,7 +122,8 @@ absl::Status ShareGaveUpWord(World& world, CudaRank& rank) {
 }
 
 absl::Status CheckWindows(World& world, const CudaRank& rank) {
-  REPRISE_ASSIGN_OR_RETURN(const std::vector<std::string> by_rank, world.ExchangeBytes({rank.windows().Text()}));
+  REPRISE_ASSIGN_OR_RETURN(const std::vector<std::string> by_rank,
+                           world.ExchangeBytes("windows", {rank.windows().Text()}));
   return CheckSameWindows(by_rank);
 }
 

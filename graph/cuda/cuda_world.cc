@@ -98,14 +98,39 @@ class CudaWorld : public World {
     return rank_->CheckResults();
   }
 
-  absl::StatusOr<std::vector<std::string>> ExchangeBytes(absl::Span<const std::string> one_per_local_rank) override {
+  absl::StatusOr<std::vector<std::string>> ExchangeBytes(absl::string_view what,
+                                                         absl::Span<const std::string> one_per_local_rank) override {
     REPRISE_ENTER(*this, "World::ExchangeBytes");
     if (one_per_local_rank.size() != 1) {
       return absl::InvalidArgumentError(
           absl::StrCat(one_per_local_rank.size(), " ranks give bytes, but one is local; give one string"));
     }
-    return bootstrap_->Exchange(one_per_local_rank[0]);
+    return bootstrap_->Exchange(what, one_per_local_rank[0]);
   }
+  absl::Status AgreeOn(absl::string_view what, const absl::Status& mine,
+                       absl::Span<const AgreedValue> values) override {
+    REPRISE_ENTER(*this, "World::AgreeOn");
+    return is_all_local() ? mine : bootstrap_->AgreeOn(what, mine, values);
+  }
+  absl::StatusOr<int64_t> Announce(absl::string_view what, const absl::Status& mine,
+                                   absl::Span<const AgreedValue> values) override {
+    REPRISE_ENTER(*this, "World::Announce");
+    if (is_all_local()) return World::Announce(what, mine, values);
+    return bootstrap_->Announce(what, mine, values);
+  }
+  absl::Status Announced(int64_t ticket) override {
+    REPRISE_ENTER(*this, "World::Announced");
+    return bootstrap_->Announced(ticket);
+  }
+  absl::Status Progress(int64_t ticket) override {
+    REPRISE_ENTER(*this, "World::Progress");
+    return bootstrap_->Progress(ticket);
+  }
+  absl::Status NoteLaunch(uint64_t key, absl::string_view what) override {
+    REPRISE_ENTER(*this, "World::NoteLaunch");
+    return bootstrap_->NoteLaunch(key, what);
+  }
+  int64_t num_exchanges() const override { return bootstrap_->num_exchanges(); }
 
   void TellFailure(const absl::Status& status) override { bootstrap_->TellFailure(status); }
 
@@ -216,12 +241,14 @@ absl::Status CheckApart(const std::vector<std::string>& devices) {
 }
 
 absl::Status CheckFacts(CudaWorld& world, const Facts& facts, bool share_device) {
-  const auto exchange = [&](const std::string& mine) { return world.ExchangeBytes({&mine, 1}); };
-  REPRISE_ASSIGN_OR_RETURN(const std::vector<std::string> versions, exchange(facts.nccl_version));
-  REPRISE_ASSIGN_OR_RETURN(const std::vector<std::string> settings, exchange(facts.settings));
-  REPRISE_ASSIGN_OR_RETURN(const std::vector<std::string> tuning, exchange(facts.tuning));
-  REPRISE_ASSIGN_OR_RETURN(const std::vector<std::string> sharing, exchange(facts.sharing));
-  REPRISE_ASSIGN_OR_RETURN(const std::vector<std::string> devices, exchange(facts.device));
+  const auto exchange = [&](absl::string_view what, const std::string& mine) {
+    return world.ExchangeBytes(absl::StrCat("comparing ", what), {&mine, 1});
+  };
+  REPRISE_ASSIGN_OR_RETURN(const std::vector<std::string> versions, exchange("NCCL", facts.nccl_version));
+  REPRISE_ASSIGN_OR_RETURN(const std::vector<std::string> settings, exchange("NCCL settings", facts.settings));
+  REPRISE_ASSIGN_OR_RETURN(const std::vector<std::string> tuning, exchange("tuning", facts.tuning));
+  REPRISE_ASSIGN_OR_RETURN(const std::vector<std::string> sharing, exchange("sharing of devices", facts.sharing));
+  REPRISE_ASSIGN_OR_RETURN(const std::vector<std::string> devices, exchange("devices", facts.device));
   REPRISE_RETURN_IF_ERROR(CheckEqual("NCCL", versions, "start every rank with the same library"));
   REPRISE_RETURN_IF_ERROR(internal::CheckSameNcclSettings(settings));
   REPRISE_RETURN_IF_ERROR(CheckEqual(

@@ -9,20 +9,20 @@ namespace {
 constexpr int kThreads = 1024;
 
 __global__ void __launch_bounds__(kThreads)
-    NormSums(const double* partials, int64_t count, const StepState* state, double* sums) {
+    FillNormPart(const double* partials, int64_t count, const ControlBlock* control, const StepState* state,
+                 NormPart* part) {
   double sum = 0;
   for (int64_t i = threadIdx.x; i < count; i += kThreads) sum += partials[i];
   sum = kernels::BlockSum(sum);
   if (threadIdx.x != 0) return;
-  sums[0] = sum;
-  sums[1] = state->loss_sum;
+  *part = {.norm_squared = sum, .loss_sum = state->loss_sum, .agreed = control->agreed};
 }
 
 }  // namespace
 
-cudaError_t LaunchNormSums(cudaStream_t stream, const double* partials, int64_t count, const StepState* state,
-                           double* sums) {
-  NormSums<<<1, kThreads, 0, stream>>>(partials, count, state, sums);
+cudaError_t LaunchNormPart(cudaStream_t stream, const double* partials, int64_t count, const ControlBlock* control,
+                           const StepState* state, NormPart* part) {
+  FillNormPart<<<1, kThreads, 0, stream>>>(partials, count, control, state, part);
   return cudaGetLastError();
 }
 

@@ -10,9 +10,10 @@
 
 namespace reprise::internal {
 
-// sums[0] = the sum of the partials, in an order that follows from count; sums[1] = state->loss_sum. Device pointers.
-cudaError_t LaunchNormSums(cudaStream_t stream, const double* partials, int64_t count, const StepState* state,
-                           double* sums);
+// Fills in `part`: the sum of the partials, in an order that follows from count, and what control and state hold.
+// Device pointers.
+cudaError_t LaunchNormPart(cudaStream_t stream, const double* partials, int64_t count, const ControlBlock* control,
+                           const StepState* state, NormPart* part);
 
 }  // namespace reprise::internal
 

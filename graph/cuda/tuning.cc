@@ -93,7 +93,7 @@ absl::Status Write(const std::string& path, const Json& json) {
 absl::Status Share(World& world, CudaRank& rank, const std::string& path, const absl::StatusOr<Choices>& found,
                    absl::string_view phase) {
   const std::string mine = rank.rank() == 0 && found.ok() ? Json(*found).dump() : std::string();
-  REPRISE_ASSIGN_OR_RETURN(const std::vector<std::string> all, world.ExchangeBytes({mine}));
+  REPRISE_ASSIGN_OR_RETURN(const std::vector<std::string> all, world.ExchangeBytes(phase, {mine}));
   absl::Status status = found.status();
   const Json json = Json::parse(all[0], /*callback=*/nullptr, /*allow_exceptions=*/false);
   if (status.ok() && json.is_object()) {
@@ -162,7 +162,7 @@ absl::StatusOr<std::string> FromRank0(World& world, const CudaRank& rank, absl::
                                       const std::function<absl::StatusOr<std::string>()>& make) {
   const absl::StatusOr<std::string> mine = rank.rank() == 0 ? make() : absl::StatusOr<std::string>("");
   REPRISE_RETURN_IF_ERROR(world.Agree(phase, mine.status(), {}));
-  REPRISE_ASSIGN_OR_RETURN(const std::vector<std::string> all, world.ExchangeBytes({*mine}));
+  REPRISE_ASSIGN_OR_RETURN(const std::vector<std::string> all, world.ExchangeBytes(phase, {*mine}));
   return all[0];
 }
 

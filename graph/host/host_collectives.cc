@@ -109,23 +109,26 @@ class Collectives {
 
   absl::StatusOr<Parts> operator()(const SumNorm&) const {
     std::vector<absl::Span<const double>> partials;
+    std::vector<const ControlBlock*> controls;
     std::vector<StepState*> states;
     for (int rank = 0; rank < ranks(); ++rank) {
       REPRISE_ASSIGN_OR_RETURN(const BufferUse use, UsesOf(rank).First(Role::kNormPartials));
       partials.emplace_back(UsesOf(rank).Pointer<const double>(use), use.num_bytes / sizeof(double));
+      REPRISE_ASSIGN_OR_RETURN(controls.emplace_back(), UsesOf(rank).Address<const ControlBlock>(Role::kControl));
       REPRISE_ASSIGN_OR_RETURN(states.emplace_back(), UsesOf(rank).Address<StepState>(Role::kStepState));
     }
     Parts parts;
     for (int rank = 0; rank < ranks(); ++rank) {
-      parts.push_back([partials, states, rank] {
-        std::vector<double> sums;
+      parts.push_back([partials, controls, states, rank] {
+        std::vector<NormPart> all;
         for (size_t source = 0; source < states.size(); ++source) {
           double norm_squared = 0;
           for (const double partial : partials[source]) norm_squared += partial;
-          sums.insert(sums.end(), {norm_squared, states[source]->loss_sum});
+          all.push_back({norm_squared, states[source]->loss_sum, controls[source]->agreed});
         }
         ImmediateHostQueue queue;
-        return kernels::FinishNorm(Stream(&queue), states[rank], sums.data(), static_cast<int>(states.size()));
+        return kernels::FinishNorm(Stream(&queue), controls[rank], states[rank], all.data(),
+                                   static_cast<int>(all.size()));
       });
     }
     return parts;

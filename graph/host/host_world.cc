@@ -87,7 +87,8 @@ class HostWorld : public World {
     return absl::OkStatus();
   }
 
-  absl::StatusOr<std::vector<std::string>> ExchangeBytes(absl::Span<const std::string> one_per_local_rank) override {
+  absl::StatusOr<std::vector<std::string>> ExchangeBytes(absl::string_view,
+                                                         absl::Span<const std::string> one_per_local_rank) override {
     REPRISE_ENTER(*this, "World::ExchangeBytes");
     if (one_per_local_rank.size() != ranks_.size()) {
       return absl::InvalidArgumentError(absl::StrCat(one_per_local_rank.size(), " ranks give bytes, but ",

@@ -41,7 +41,7 @@ __device__ void UpdatePack(const AdamWLaunch& a, const Factors& f, M* masters, i
 template <int N, class M>
 __global__ void __launch_bounds__(kUpdateThreads) AdamWKernel(AdamWLaunch a) {
   __shared__ Factors shared;
-  if (a.update.step_state->skip != 0) return;
+  if (a.update.step_state->skip != SkipReason::kNone) return;
   // The powers take as long as many elements.
   if (threadIdx.x == 0) shared = ReadFactors(a);
   __syncthreads();

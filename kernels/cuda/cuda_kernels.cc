@@ -192,8 +192,9 @@ class KernelsOfStream : public CudaKernels {
   absl::Status RecordLoss(StepState* step_state, const float* loss) override {
     return CudaStatus(LaunchRecordLoss(stream_, step_state, loss), "RecordLoss");
   }
-  absl::Status FinishNorm(StepState* step_state, const double* partials, int world_size) override {
-    return CudaStatus(LaunchFinishNorm(stream_, step_state, partials, world_size), "FinishNorm");
+  absl::Status FinishNorm(const ControlBlock* control, StepState* step_state, const NormPart* parts,
+                          int world_size) override {
+    return CudaStatus(LaunchFinishNorm(stream_, control, step_state, parts, world_size), "FinishNorm");
   }
   absl::Status PublishMetrics(const ControlBlock* control, StepState* step_state, MetricsRing* ring,
                               int world_size) override {

@@ -142,7 +142,8 @@ struct StageLaunch {
 };
 cudaError_t LaunchStageInput(cudaStream_t stream, const StageLaunch& arguments);
 cudaError_t LaunchRecordLoss(cudaStream_t stream, StepState* step_state, const float* loss);
-cudaError_t LaunchFinishNorm(cudaStream_t stream, StepState* step_state, const double* partials, int world_size);
+cudaError_t LaunchFinishNorm(cudaStream_t stream, const ControlBlock* control, StepState* step_state,
+                             const NormPart* parts, int world_size);
 cudaError_t LaunchPublishMetrics(cudaStream_t stream, const ControlBlock* control, StepState* step_state,
                                  MetricsRing* ring, int world_size);
 

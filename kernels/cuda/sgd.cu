@@ -23,7 +23,7 @@ __device__ void UpdatePack(const SgdLaunch& a, const StepFactors& step, M* maste
 
 template <int N, class M>
 __global__ void __launch_bounds__(kUpdateThreads) SgdKernel(SgdLaunch a) {
-  if (a.update.step_state->skip != 0) return;
+  if (a.update.step_state->skip != SkipReason::kNone) return;
   const StepFactors step = ReadStepFactors(a.update);
   M* masters = static_cast<M*>(a.update.master);
   ForEachPack<N>(a.update.count,

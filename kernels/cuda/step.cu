@@ -30,16 +30,21 @@ __global__ void __launch_bounds__(kStageThreads) StageInputKernel(StageLaunch a)
 
 __global__ void RecordLossKernel(StepState* step_state, const float* loss) { step_state->loss_sum += *loss; }
 
-__global__ void FinishNormKernel(StepState* step_state, const double* partials, int world_size) {
+__global__ void FinishNormKernel(const ControlBlock* control, StepState* step_state, const NormPart* parts,
+                                 int world_size) {
   double norm_squared = 0, loss_total = 0;
+  bool differs = false;
   for (int rank = 0; rank < world_size; ++rank) {
-    norm_squared += partials[2 * rank];
-    loss_total += partials[2 * rank + 1];
+    norm_squared += parts[rank].norm_squared;
+    loss_total += parts[rank].loss_sum;
+    differs = differs || parts[rank].agreed != control->agreed;
   }
   step_state->norm_squared = norm_squared;
   step_state->loss_total = loss_total;
-  step_state->skip = isfinite(norm_squared) ? 0 : 1;
-  if (step_state->skip == 0) ++step_state->optimizer_steps;
+  step_state->skip = differs                  ? SkipReason::kRanksDiffer
+                     : isfinite(norm_squared) ? SkipReason::kNone
+                                              : SkipReason::kGradientNotFinite;
+  if (step_state->skip == SkipReason::kNone) ++step_state->optimizer_steps;
 }
 
 // The ring may lie in host memory, which the host polls while steps run: the entry is there before `published` says so.
@@ -53,7 +58,8 @@ __global__ void PublishMetricsKernel(const ControlBlock* control, StepState* ste
   entry.loss = static_cast<float>(step_state->loss_total / losses);
   entry.gradient_norm = static_cast<float>(sqrt(step_state->norm_squared) / divisor);
   entry.loss_scale = control->loss_scale;
-  entry.skipped = step_state->skip != 0;
+  entry.skipped = step_state->skip != SkipReason::kNone;
+  entry.skip_reason = step_state->skip;
   const int64_t published = *static_cast<volatile int64_t*>(&ring->published) + 1;
   __threadfence_system();
   asm volatile("st.release.sys.global.s64 [%0], %1;" ::"l"(__cvta_generic_to_global(&ring->published)), "l"(published)
@@ -79,8 +85,9 @@ cudaError_t LaunchRecordLoss(cudaStream_t stream, StepState* step_state, const f
   return Launch(stream, 1, 1, 0, RecordLossKernel, step_state, loss);
 }
 
-cudaError_t LaunchFinishNorm(cudaStream_t stream, StepState* step_state, const double* partials, int world_size) {
-  return Launch(stream, 1, 1, 0, FinishNormKernel, step_state, partials, world_size);
+cudaError_t LaunchFinishNorm(cudaStream_t stream, const ControlBlock* control, StepState* step_state,
+                             const NormPart* parts, int world_size) {
+  return Launch(stream, 1, 1, 0, FinishNormKernel, control, step_state, parts, world_size);
 }
 
 cudaError_t LaunchPublishMetrics(cudaStream_t stream, const ControlBlock* control, StepState* step_state,

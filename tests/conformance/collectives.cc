@@ -250,7 +250,7 @@ TEST_P(ConformanceTest, CollectivesSumLossAndNormOverRanks) {
     // Each rank's loss is log 2, rounded to float.
     EXPECT_NEAR(state[0].loss_total, ranks() * 0.6931471805599453, ranks() * 0x1p-22);
     EXPECT_EQ(state[0].optimizer_steps, 1);
-    EXPECT_EQ(state[0].skip, 0);
+    EXPECT_EQ(state[0].skip, SkipReason::kNone);
   }
 }
 

@@ -217,7 +217,8 @@ TEST_F(StrangersTest, Rank0NamesBothVersions) {
   ASSERT_TRUE(internal::SendNow(socket, HelloBytes(job_.Rank(1), 77).substr(0, sizeof(internal::Greeting))));
   thread.join();
   EXPECT_THAT(rank0, StatusIs(absl::StatusCode::kFailedPrecondition,
-                              AllOf(HasSubstr("rank 1 speaks version 77"), HasSubstr("rank 0 version 1"))));
+                              AllOf(HasSubstr("rank 1 speaks version 77"),
+                                    HasSubstr(absl::StrCat("rank 0 version ", internal::kProtocolVersion)))));
 }
 
 TEST_F(StrangersTest, AnotherRankNamesBothVersions) {
@@ -230,11 +231,12 @@ TEST_F(StrangersTest, AnotherRankNamesBothVersions) {
   EXPECT_EQ(ReadBytes(socket, sizeof(internal::Greeting)),
             HelloBytes(job_.Rank(1)).substr(0, sizeof(internal::Greeting)));
   internal::Greeting greeting = internal::MakeGreeting(internal::kRank0Magic, 0, internal::NonceOf(job_.Rank(1)));
-  greeting.version = 2;
+  greeting.version = internal::kProtocolVersion + 1;
   ASSERT_TRUE(internal::SendNow(socket, {reinterpret_cast<const char*>(&greeting), sizeof(greeting)}));
   thread.join();
   EXPECT_THAT(rank1, StatusIs(absl::StatusCode::kFailedPrecondition,
-                              AllOf(HasSubstr("rank 0 speaks version 2"), HasSubstr("rank 1 version 1"))));
+                              AllOf(HasSubstr(absl::StrCat("rank 0 speaks version ", internal::kProtocolVersion + 1)),
+                                    HasSubstr(absl::StrCat("rank 1 version ", internal::kProtocolVersion)))));
 }
 
 // ---- the file ----
@@ -299,10 +301,10 @@ TEST(ExchangeTest, EveryRankHearsWhoDidNotAnswer) {
   const auto verdict = StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("rank 2 of 4 did not answer"));
   InThreads(4, [&](int rank) {
     if (rank == 2) return;
-    EXPECT_THAT(ranks[rank]->Exchange("x"), verdict);
-    EXPECT_THAT(ranks[rank]->Exchange("x"), verdict) << "the first error is repeated";
+    EXPECT_THAT(ranks[rank]->Exchange("parts", "x"), verdict);
+    EXPECT_THAT(ranks[rank]->Exchange("parts", "x"), verdict) << "the first error is repeated";
   });
-  EXPECT_THAT(ranks[2]->Exchange("x"), verdict) << "the late rank hears that it was late";
+  EXPECT_THAT(ranks[2]->Exchange("parts", "x"), verdict) << "the late rank hears that it was late";
 }
 
 TEST(ExchangeTest, EveryRankHearsWhoLeft) {
@@ -310,7 +312,7 @@ TEST(ExchangeTest, EveryRankHearsWhoLeft) {
   ASSERT_EQ(ranks.size(), 4u);
   ranks[3] = nullptr;
   InThreads(3, [&](int rank) {
-    EXPECT_THAT(ranks[rank]->Exchange(std::string(1 << 20, 'x')),
+    EXPECT_THAT(ranks[rank]->Exchange("parts", std::string(1 << 20, 'x')),
                 StatusIs(absl::StatusCode::kUnavailable, HasSubstr("rank 3 closed its connection")));
   });
 }
@@ -321,7 +323,7 @@ TEST(ExchangeTest, EveryRankHearsThatRank0Left) {
   ranks[0] = nullptr;
   InThreads(3, [&](int rank) {
     if (rank == 0) return;
-    EXPECT_THAT(ranks[rank]->Exchange(std::string(1 << 20, 'x')),
+    EXPECT_THAT(ranks[rank]->Exchange("parts", std::string(1 << 20, 'x')),
                 StatusIs(absl::StatusCode::kUnavailable, HasSubstr("rank 0 ")));
   });
 }
@@ -330,10 +332,10 @@ TEST(ExchangeTest, WithoutRank0TheOthersStopWaiting) {
   auto ranks = ConnectedRanks({.size = 2});
   ASSERT_EQ(ranks.size(), 2u);
   const auto verdict = StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("rank 0 of 2 did not answer rank 1"));
-  EXPECT_THAT(ranks[1]->Exchange("x"), verdict);
+  EXPECT_THAT(ranks[1]->Exchange("parts", "x"), verdict);
   // Rank 0 had what rank 1 sent first; its answer goes nowhere, and then it hears the reason.
-  ranks[0]->Exchange("x").IgnoreError();
-  EXPECT_THAT(ranks[0]->Exchange("x"), verdict);
+  ranks[0]->Exchange("parts", "x").IgnoreError();
+  EXPECT_THAT(ranks[0]->Exchange("parts", "x"), verdict);
 }
 
 TEST(ExchangeTest, TooManyBytesAreRefusedOnEveryRank) {
@@ -343,7 +345,7 @@ TEST(ExchangeTest, TooManyBytesAreRefusedOnEveryRank) {
   for (auto& rank : ranks) rank->set_max_bytes(kMaxBytes);
   InThreads(3, [&](int rank) {
     const std::string mine(rank == 1 ? kMaxBytes + 1 : kMaxBytes, 'x');
-    EXPECT_THAT(ranks[rank]->Exchange(mine),
+    EXPECT_THAT(ranks[rank]->Exchange("parts", mine),
                 StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("rank 1 gives 1001 bytes")));
   });
 }
@@ -364,7 +366,7 @@ class BadRankTest : public ::testing::Test {
     thread.join();
     REPRISE_RETURN_IF_ERROR(rank0.status());
     (*rank0)->set_deadline(kShort);
-    return (*rank0)->Exchange("x");
+    return (*rank0)->Exchange("parts", "x");
   }
   static std::string Header(uint32_t kind, uint64_t num_bytes) {
     std::string bytes(16, '\0');
@@ -391,7 +393,24 @@ TEST_F(BadRankTest, HalfAMessageIsNone) {
   EXPECT_THAT(ExchangeWith(Header(kData, 3).substr(0, 9)),
               StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("rank 1 of 2 did not answer")));
 }
-TEST_F(BadRankTest, AWholeMessageIsFine) { EXPECT_THAT(ExchangeWith(Header(kData, 3) + "abc"), IsOk()); }
+TEST_F(BadRankTest, AMessageOfAKindThatDoesNotBelongIsRefused) {
+  using Kind = internal::MessageKind;
+  for (const auto& [kind, name] : {std::pair(Kind::kBegin, "a begin message"), std::pair(Kind::kAgreed, "an agreement"),
+                                   std::pair(Kind::kAsk, "a question")}) {
+    EXPECT_THAT(ExchangeWith(Header(static_cast<uint32_t>(kind), 3) + "abc"),
+                StatusIs(absl::StatusCode::kInternal,
+                         AllOf(HasSubstr("rank 1 sent"), HasSubstr(name), HasSubstr("does not belong here"))));
+  }
+}
+TEST_F(BadRankTest, BytesThatDoNotSayWhatTheyAreAreRefused) {
+  EXPECT_THAT(ExchangeWith(Header(kData, 3) + "abc"),
+              StatusIs(absl::StatusCode::kInternal, HasSubstr("rank 1 gave 3 bytes to an exchange")));
+}
+TEST_F(BadRankTest, AWholeMessageIsFine) {
+  const std::string part = internal::EncodePart("parts", {}, "abc");
+  REPRISE_ASSERT_OK_AND_ASSIGN(const std::vector<std::string> all, ExchangeWith(Header(kData, part.size()) + part));
+  EXPECT_THAT(all, ElementsAre("x", "abc"));
+}
 
 }  // namespace
 }  // namespace reprise::testing

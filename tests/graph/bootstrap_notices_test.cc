@@ -35,7 +35,7 @@ class BootstrapNoticesTest : public ::testing::Test {
   // Every rank gives its number.
   void ExpectExchangeWorks() {
     std::vector<absl::StatusOr<std::vector<std::string>>> all(kSize);
-    InThreads(kSize, [&](int r) { all[r] = rank(r).Exchange(absl::StrCat(r)); });
+    InThreads(kSize, [&](int r) { all[r] = rank(r).Exchange("parts", absl::StrCat(r)); });
     for (const auto& parts : all) {
       ASSERT_THAT(parts, IsOk());
       EXPECT_THAT(*parts, ElementsAre("0", "1", "2"));
@@ -91,7 +91,7 @@ TEST_F(BootstrapNoticesTest, LookingDoesNotLoseWhatOthersGiveEarly) {
       rank(0).CheckPeers().IgnoreError();
       absl::SleepFor(absl::Milliseconds(1));
     }
-    all[r] = rank(r).Exchange(absl::StrCat(r));
+    all[r] = rank(r).Exchange("parts", absl::StrCat(r));
   });
   for (const auto& parts : all) {
     ASSERT_THAT(parts, IsOk());

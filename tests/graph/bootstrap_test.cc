@@ -43,7 +43,7 @@ TEST_P(BootstrapTest, EveryRankGetsWhatAllGive) {
     EXPECT_EQ((*bootstrap)->rank(), rank);
     EXPECT_EQ((*bootstrap)->size(), size);
     for (int round = 0; round < rounds; ++round) {
-      const absl::StatusOr<std::vector<std::string>> all = (*bootstrap)->Exchange(Part(rank, round));
+      const absl::StatusOr<std::vector<std::string>> all = (*bootstrap)->Exchange("parts", Part(rank, round));
       ASSERT_THAT(all, IsOk());
       ASSERT_EQ(all->size(), static_cast<size_t>(size));
       for (int other = 0; other < size; ++other) {
@@ -69,7 +69,7 @@ TEST(BootstrapJobsTest, TwoJobsFromOnePortDoNotMeet) {
       const TestJob& job = i % 2 == 0 ? first : second;
       Connected bootstrap = Bootstrap::Connect(job.Rank(i / 2), kPatient);
       ASSERT_THAT(bootstrap, IsOk());
-      REPRISE_ASSERT_OK_AND_ASSIGN(const std::vector<std::string> all, (*bootstrap)->Exchange(job.name));
+      REPRISE_ASSERT_OK_AND_ASSIGN(const std::vector<std::string> all, (*bootstrap)->Exchange("parts", job.name));
       EXPECT_THAT(all, ElementsAre(job.name, job.name, job.name));
     });
   }
@@ -82,7 +82,7 @@ TEST(BootstrapJobsTest, JobsOfOneDirectoryDoNotMeet) {
     launch.job = i % 2 == 0 ? "first" : "second";
     Connected bootstrap = Bootstrap::Connect(launch, kPatient);
     ASSERT_THAT(bootstrap, IsOk());
-    REPRISE_ASSERT_OK_AND_ASSIGN(const std::vector<std::string> all, (*bootstrap)->Exchange(launch.job));
+    REPRISE_ASSERT_OK_AND_ASSIGN(const std::vector<std::string> all, (*bootstrap)->Exchange("parts", launch.job));
     EXPECT_THAT(all, ElementsAre(launch.job, launch.job));
   });
 }
@@ -126,7 +126,7 @@ TEST(BootstrapJobsTest, ADirectoryThatCannotBeWrittenIsNamed) {
 TEST(BootstrapJobsTest, OneRankNeedsNoNetwork) {
   REPRISE_ASSERT_OK_AND_ASSIGN(std::unique_ptr<Bootstrap> bootstrap,
                                Bootstrap::Connect({.directory = "/nowhere"}, absl::ZeroDuration()));
-  REPRISE_ASSERT_OK_AND_ASSIGN(const std::vector<std::string> all, bootstrap->Exchange("x"));
+  REPRISE_ASSERT_OK_AND_ASSIGN(const std::vector<std::string> all, bootstrap->Exchange("parts", "x"));
   EXPECT_THAT(all, ElementsAre("x"));
 }
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "reprise/core/control_block.h"
 #include "reprise/core/status_macros.h"
 #include "reprise/graph/host_world.h"
 #include "tests/graph/forwarding_world.h"
@@ -22,6 +23,8 @@ class BreakableWorld : public ForwardingWorld {
   void BreakReplays(absl::Status error) { record_->error = std::move(error); }
   // What CheckResults answers from then on.
   void BreakResults(absl::Status error) { results_ = std::move(error); }
+  // From then on this local rank's control block says that its step is another one.
+  void MakeStepsDiffer(int local) { differing_ = local; }
   // Allocations fail once they would come to more.
   void LimitBytes(int64_t num_bytes) { limit_ = num_bytes; }
   int64_t allocated_bytes() const { return allocated_; }
@@ -35,6 +38,14 @@ class BreakableWorld : public ForwardingWorld {
     }
     allocated_ += num_bytes;
     return ForwardingWorld::Allocate(kind, num_bytes);
+  }
+  absl::Status CopyToRank(int local, void* destination, const void* source, int64_t num_bytes) override {
+    if (local != differing_ || num_bytes != sizeof(ControlBlock)) {
+      return ForwardingWorld::CopyToRank(local, destination, source, num_bytes);
+    }
+    ControlBlock control = *static_cast<const ControlBlock*>(source);
+    control.agreed ^= 1;
+    return ForwardingWorld::CopyToRank(local, destination, &control, num_bytes);
   }
   absl::StatusOr<std::unique_ptr<Recorder>> NewRecorder(Execution execution,
                                                         std::shared_ptr<const Bindings> bindings) override {
@@ -84,6 +95,7 @@ class BreakableWorld : public ForwardingWorld {
 
   std::shared_ptr<Replays> record_ = std::make_shared<Replays>();
   absl::Status results_;
+  int differing_ = -1;
   int64_t limit_ = int64_t{1} << 40, allocated_ = 0;
 };
 

@@ -33,9 +33,22 @@ class ForwardingWorld : public World {
   MemoryUse memory() const override { return inner_->memory(); }
   absl::Status Synchronize() override { return inner_->Synchronize(); }
   absl::Status CheckResults() override { return inner_->CheckResults(); }
-  absl::StatusOr<std::vector<std::string>> ExchangeBytes(absl::Span<const std::string> one_per_local_rank) override {
-    return inner_->ExchangeBytes(one_per_local_rank);
+  absl::StatusOr<std::vector<std::string>> ExchangeBytes(absl::string_view what,
+                                                         absl::Span<const std::string> one_per_local_rank) override {
+    return inner_->ExchangeBytes(what, one_per_local_rank);
   }
+  absl::Status AgreeOn(absl::string_view what, const absl::Status& mine,
+                       absl::Span<const AgreedValue> values) override {
+    return inner_->AgreeOn(what, mine, values);
+  }
+  absl::StatusOr<int64_t> Announce(absl::string_view what, const absl::Status& mine,
+                                   absl::Span<const AgreedValue> values) override {
+    return inner_->Announce(what, mine, values);
+  }
+  absl::Status Announced(int64_t ticket) override { return inner_->Announced(ticket); }
+  absl::Status Progress(int64_t ticket) override { return inner_->Progress(ticket); }
+  absl::Status NoteLaunch(uint64_t key, absl::string_view what) override { return inner_->NoteLaunch(key, what); }
+  int64_t num_exchanges() const override { return inner_->num_exchanges(); }
   void TellFailure(const absl::Status& status) override { inner_->TellFailure(status); }
   AutoTransports auto_transports() const override { return inner_->auto_transports(); }
   absl::Status Tune() override { return inner_->Tune(); }

@@ -222,7 +222,8 @@ class SecondProcess : public BreakableWorld {
  public:
   SecondProcess(Timeline mine, std::string others)
       : BreakableWorld(1), mine_(std::move(mine)), others_(std::move(others)) {}
-  absl::StatusOr<std::vector<std::string>> ExchangeBytes(absl::Span<const std::string> mine) override {
+  absl::StatusOr<std::vector<std::string>> ExchangeBytes(absl::string_view,
+                                                         absl::Span<const std::string> mine) override {
     return std::vector<std::string>{exchanges_++ < 3 ? mine.front() : others_, mine.front()};
   }
 

@@ -129,7 +129,7 @@ std::vector<Call> EveryCall() {
       {"World::Synchronize", [](Everything& all) { return all.world->Synchronize(); }},
       {"World::ExchangeBytes",
        [](Everything& all) {
-         return all.world->ExchangeBytes({{"", ""}}).status();
+         return all.world->ExchangeBytes("nothing", {{"", ""}}).status();
        }},
       {"World::NewRecorder",
        [](Everything& all) { return all.world->NewRecorder(Execution::kEager, nullptr).status(); }},

@@ -65,7 +65,7 @@ int Exchange(const LaunchEnvironment& launch, char** arguments) {
       std::mt19937 random(static_cast<uint32_t>(1000 * round + rank));
       return std::string(round == 10 ? size_t{4} << 20 : random() % 3000, static_cast<char>('a' + rank));
     };
-    const auto all = (*bootstrap)->Exchange(part(launch.rank));
+    const auto all = (*bootstrap)->Exchange("parts", part(launch.rank));
     if (!all.ok()) bootstrap = all.status();
     for (int rank = 0; bootstrap.ok() && rank < launch.size; ++rank) {
       if ((*all)[rank] != part(rank)) bootstrap = absl::DataLossError(absl::StrCat("part of rank ", rank));

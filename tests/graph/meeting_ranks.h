@@ -54,7 +54,8 @@ class MeetingRank : public ForwardingWorld {
       : ForwardingWorld(*CreateHostWorld({.size = 1})), ranks_{rank}, size_(size), meeting_(meeting) {}
   int size() const override { return size_; }
   absl::Span<const int> local_ranks() const override { return ranks_; }
-  absl::StatusOr<std::vector<std::string>> ExchangeBytes(absl::Span<const std::string> mine) override {
+  absl::StatusOr<std::vector<std::string>> ExchangeBytes(absl::string_view,
+                                                         absl::Span<const std::string> mine) override {
     return meeting_.Exchange(ranks_[0], mine.front());
   }
 

@@ -15,6 +15,8 @@ using testing::IsOk;
 using testing::MakeDot;
 using testing::StatusIs;
 
+using testing::BreakableWorld;
+
 class SessionFailuresTest : public testing::DotSessionTest {
  protected:
   // The dot product, whose replays throw while `broken_` is set.
@@ -93,6 +95,49 @@ TEST_F(SessionFailuresTest, AFailedForwardReplayIsFinal) {
   EXPECT_EQ(forward_->Synchronize(), broken);
   EXPECT_EQ(forward_->ReadOutput<float>(0, 0, dot_.loss).status(), broken);
   EXPECT_EQ(forward_->Address(0, 0, dot_.loss).status(), broken);
+}
+
+// As where a device goes on after its world gave up: what the norm is made of is not this step's.
+TEST_F(SessionFailuresTest, AStepThatDiffersOnTheDeviceIsSkippedAndNamed) {
+  for (const int differing : {0, 1}) {
+    world_ = std::make_shared<BreakableWorld>(2);
+    Start();
+    ExpectStepWorks();
+    REPRISE_ASSERT_OK_AND_ASSIGN(const std::vector<float> before, parameters_->Read("w"));
+    world_->MakeStepsDiffer(differing);
+    ASSERT_THAT(session_->BeginStep({.learning_rate = 0.5f}), IsOk());
+    RunMicrobatch();
+    ASSERT_THAT(session_->EndStep(), IsOk());
+    const auto named = StatusIs(absl::StatusCode::kFailedPrecondition,
+                                HasSubstr("step 1 made no update: its ranks gave different steps"));
+    EXPECT_THAT(session_->Synchronize(), named);
+    EXPECT_THAT(session_->BeginStep({}), named) << "for good";
+    const std::vector<StepMetrics> metrics = session_->PollMetrics();
+    ASSERT_EQ(metrics.size(), 2u);
+    EXPECT_EQ(metrics[0].skip_reason, SkipReason::kNone);
+    EXPECT_TRUE(metrics[1].skipped);
+    EXPECT_EQ(metrics[1].skip_reason, SkipReason::kRanksDiffer);
+    REPRISE_ASSERT_OK_AND_ASSIGN(const std::vector<float> after, parameters_->Read("w"));
+    EXPECT_EQ(after, before);
+  }
+}
+
+TEST_F(SessionFailuresTest, AStepThatDifferedFailsWhereItIsSeenFirst) {
+  for (const bool polls : {false, true}) {
+    world_ = std::make_shared<BreakableWorld>(2);
+    Start();
+    world_->MakeStepsDiffer(1);
+    ExpectStepWorks();
+    world_->MakeStepsDiffer(-1);
+    if (polls) {
+      EXPECT_EQ(session_->PollMetrics().size(), 1u);
+    } else {
+      ASSERT_THAT(session_->BeginStep({}), IsOk());
+      RunMicrobatch();
+    }
+    EXPECT_THAT(session_->EndStep(),
+                StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("step 0 made no update")));
+  }
 }
 
 // ---- other sessions ----

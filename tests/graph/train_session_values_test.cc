@@ -101,6 +101,7 @@ TEST(TrainSessionExactTest, NonFiniteGradientsSkipTheUpdateAndDoNotLeak) {
   const std::vector<StepMetrics> metrics = trained.session->PollMetrics();
   ASSERT_EQ(metrics.size(), 2u);
   EXPECT_TRUE(metrics[0].skipped);
+  EXPECT_EQ(metrics[0].skip_reason, SkipReason::kGradientNotFinite);
   EXPECT_FALSE(metrics[1].skipped);
 }
 

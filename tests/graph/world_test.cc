@@ -33,7 +33,8 @@ class OneRank : public World {
   absl::StatusOr<std::unique_ptr<Recorder>> NewRecorder(Execution, std::shared_ptr<const Bindings>) override {
     return Unused();
   }
-  absl::StatusOr<std::vector<std::string>> ExchangeBytes(absl::Span<const std::string> mine) override {
+  absl::StatusOr<std::vector<std::string>> ExchangeBytes(absl::string_view,
+                                                         absl::Span<const std::string> mine) override {
     sent = mine.front();
     if (all.empty()) return absl::UnavailableError("peer gone");
     return all;
@@ -155,8 +156,9 @@ TEST(HostWorldTest, DrivesAllRanks) {
   REPRISE_ASSERT_OK_AND_ASSIGN(const std::shared_ptr<World> world, CreateHostWorld({.size = 3}));
   EXPECT_EQ(world->size(), 3);
   EXPECT_THAT(world->local_ranks(), ElementsAre(0, 1, 2));
-  EXPECT_THAT(world->ExchangeBytes({"a", "", "c"}).value(), ElementsAre("a", "", "c"));
-  EXPECT_THAT(world->ExchangeBytes({"a"}), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("3 are local")));
+  EXPECT_THAT(world->ExchangeBytes("letters", {"a", "", "c"}).value(), ElementsAre("a", "", "c"));
+  EXPECT_THAT(world->ExchangeBytes("letters", {"a"}),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("3 are local")));
 }
 
 TEST(HostWorldTest, MemoryIsAlignedAndHoldsNaN) {

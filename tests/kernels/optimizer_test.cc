@@ -109,7 +109,7 @@ TYPED_TEST(OptimizerTest, ASkippedStepChangesNothing) {
   this->SetStep(9, 1, 0);
   this->sum_ = Tensor<float>({9});  // NaN
   this->state_.norm_squared = std::numeric_limits<double>::quiet_NaN();
-  this->state_.skip = 1;
+  this->state_.skip = SkipReason::kGradientNotFinite;
   ASSERT_EQ(AdamW(HostStream(),
                   {.update = this->Update(master, 1), .first_moment = m.data.data(), .second_moment = v.data.data()}),
             absl::OkStatus());

@@ -62,22 +62,41 @@ TEST(RecordLossTest, AddsTheLoss) {
 }
 
 TEST(FinishNormTest, SumsThePartialsInRankOrderAndCountsTheUpdate) {
-  StepState state = {.norm_squared = -1, .loss_total = -1, .optimizer_steps = 4, .skip = 1};
+  const ControlBlock control = {.agreed = 7};
+  StepState state = {
+      .norm_squared = -1, .loss_total = -1, .optimizer_steps = 4, .skip = SkipReason::kGradientNotFinite};
   // In another order the 1 would survive.
-  const double partials[] = {0x1p53, 1.5, 1, 2, -0x1p53, 4};
-  ASSERT_EQ(FinishNorm(HostStream(), &state, partials, 3), absl::OkStatus());
+  const NormPart parts[] = {{0x1p53, 1.5, 7}, {1, 2, 7}, {-0x1p53, 4, 7}};
+  ASSERT_EQ(FinishNorm(HostStream(), &control, &state, parts, 3), absl::OkStatus());
   EXPECT_EQ(state.norm_squared, (0x1p53 + 1) - 0x1p53);
   EXPECT_EQ(state.loss_total, 7.5);
   EXPECT_EQ(state.optimizer_steps, 5);
-  EXPECT_EQ(state.skip, 0);
+  EXPECT_EQ(state.skip, SkipReason::kNone);
 }
 
 TEST(FinishNormTest, SkipsAStepWhoseGradientIsNotFinite) {
   for (const double bad : {std::numeric_limits<double>::infinity(), std::numeric_limits<double>::quiet_NaN()}) {
+    const ControlBlock control;
     StepState state = {.optimizer_steps = 4};
-    const double partials[] = {1, 1, bad, 1};
-    ASSERT_EQ(FinishNorm(HostStream(), &state, partials, 2), absl::OkStatus());
-    EXPECT_EQ(state.skip, 1);
+    const NormPart parts[] = {{1, 1}, {bad, 1}};
+    ASSERT_EQ(FinishNorm(HostStream(), &control, &state, parts, 2), absl::OkStatus());
+    EXPECT_EQ(state.skip, SkipReason::kGradientNotFinite);
+    EXPECT_EQ(state.optimizer_steps, 4);
+  }
+}
+
+TEST(FinishNormTest, SkipsAStepOfWhichRanksHaveOtherFacts) {
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  const ControlBlock control = {.agreed = 7};
+  // Of the first rank, the last one, this one alone, and memory that nobody filled.
+  const NormPart differing[][3] = {{{1, 1, 8}, {1, 1, 7}, {1, 1, 7}},
+                                   {{1, 1, 7}, {1, 1, 7}, {1, 1, 6}},
+                                   {{1, 1, 8}, {1, 1, 8}, {1, 1, 8}},
+                                   {{1, 1, 7}, {nan, nan, ~uint64_t{0}}, {1, 1, 7}}};
+  for (const auto& parts : differing) {
+    StepState state = {.optimizer_steps = 4};
+    ASSERT_EQ(FinishNorm(HostStream(), &control, &state, parts, 3), absl::OkStatus());
+    EXPECT_EQ(state.skip, SkipReason::kRanksDiffer);
     EXPECT_EQ(state.optimizer_steps, 4);
   }
 }
@@ -85,7 +104,11 @@ TEST(FinishNormTest, SkipsAStepWhoseGradientIsNotFinite) {
 TEST(PublishMetricsTest, WritesTheEntryAndClearsTheLoss) {
   const ControlBlock control = {
       .loss_scale = 8, .gradient_divisor = 2, .microbatches = 3, .step = kMetricsRingSize + 5};
-  StepState state = {.loss_sum = 9, .norm_squared = 1024, .loss_total = 18, .optimizer_steps = 1, .skip = 1};
+  StepState state = {.loss_sum = 9,
+                     .norm_squared = 1024,
+                     .loss_total = 18,
+                     .optimizer_steps = 1,
+                     .skip = SkipReason::kRanksDiffer};
   MetricsRing ring;
   ring.published = 69;
   ASSERT_EQ(PublishMetrics(HostStream(), &control, &state, &ring, 2), absl::OkStatus());
@@ -95,6 +118,7 @@ TEST(PublishMetricsTest, WritesTheEntryAndClearsTheLoss) {
   EXPECT_EQ(metrics.gradient_norm, 2);  // 32 / (2 x 8)
   EXPECT_EQ(metrics.loss_scale, 8);
   EXPECT_TRUE(metrics.skipped);
+  EXPECT_EQ(metrics.skip_reason, SkipReason::kRanksDiffer);
   EXPECT_EQ(ring.published, 70);
   EXPECT_EQ(state.loss_sum, 0);
 }
@@ -104,7 +128,7 @@ TEST(StepTest, RefusesMissingMemoryByName) {
   StepState state;
   ExpectInvalid(NextMicrobatch(stream, nullptr, 1), {"control is empty"});
   ExpectInvalid(RecordLoss(stream, &state, nullptr), {"loss is empty"});
-  ExpectInvalid(FinishNorm(stream, &state, nullptr, 1), {"partials is empty"});
+  ExpectInvalid(FinishNorm(stream, nullptr, &state, nullptr, 1), {"control is empty"});
   ExpectInvalid(PublishMetrics(stream, nullptr, &state, nullptr, 1), {"control is empty"});
 }
 

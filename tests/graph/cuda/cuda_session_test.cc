@@ -338,7 +338,7 @@ TEST(CudaSessionTest, TheCallersCommunicatorIsSplitAndLeftAlone) {
       ASSERT_EQ(ncclGetUniqueId(&id), ncclSuccess);
     }
     REPRISE_ASSERT_OK_AND_ASSIGN(const std::vector<std::string> ids,
-                                 world->ExchangeBytes({std::string(id.internal, sizeof(id.internal))}));
+                                 world->ExchangeBytes("an id", {std::string(id.internal, sizeof(id.internal))}));
     ids[0].copy(id.internal, sizeof(id.internal));
     ASSERT_EQ(ncclCommInitRank(&parent, launch.size, id, launch.rank), ncclSuccess);
   }

@@ -77,7 +77,7 @@ TEST_F(CudaTransportsTest, AreMeasuredOnceAndTheSameOnEveryRank) {
     EXPECT_EQ(transports.reason, absl::StrCat("measured, and kept in ", path_));
     measured = ToText(transports.choices);
     EXPECT_NE(measured, "");
-    REPRISE_ASSERT_OK_AND_ASSIGN(const std::vector<std::string> all, world->ExchangeBytes({measured}));
+    REPRISE_ASSERT_OK_AND_ASSIGN(const std::vector<std::string> all, world->ExchangeBytes("rates", {measured}));
     for (const std::string& other : all) EXPECT_EQ(other, measured);
     EXPECT_EQ(Contents().empty(), world->local_ranks()[0] != 0);
     if (!Contents().empty()) {

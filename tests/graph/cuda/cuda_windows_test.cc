@@ -91,11 +91,11 @@ TEST_P(CudaWindowsTest, WhatIsFreedWhileTheCallerCapturesIsGivenBack) {
       sharded = {};
     }
     // Memory is free once every rank has closed its window on it.
-    ASSERT_THAT(world_->ExchangeBytes({std::string()}), IsOk());
+    ASSERT_THAT(world_->ExchangeBytes("nothing", {std::string()}), IsOk());
     if (cycle == 0) first = world_->memory();
     EXPECT_LE(world_->memory().communication, first.communication) << "cycle " << cycle;
     EXPECT_EQ(world_->memory().requested, 0);
-    ASSERT_THAT(world_->ExchangeBytes({std::string()}), IsOk());
+    ASSERT_THAT(world_->ExchangeBytes("nothing", {std::string()}), IsOk());
   }
   world_.reset();
 }

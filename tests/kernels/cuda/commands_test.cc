@@ -278,34 +278,42 @@ TEST_F(CudaCommandsTest, RecordLoss) {
 }
 
 TEST_F(CudaCommandsTest, FinishNorm) {
-  struct Partials {
-    double values[6];
+  struct Parts {
+    NormPart values[3];
   };
   const double infinity = std::numeric_limits<double>::infinity();
   // In another order than that of the ranks the 1 would survive.
-  for (const Partials& partials : {Partials{{0x1p53, 1.5, 1, 2, -0x1p53, 4}}, Partials{{1, 1, infinity, 1, 1, 1}}}) {
-    Twin twin(absl::StrCat("FinishNorm of ", partials.values[2]));
-    const Operand state = twin.Struct(StepState{.norm_squared = -1, .loss_total = -1, .optimizer_steps = 4, .skip = 1});
-    const Operand values = twin.Struct(partials);
-    twin.Run(
-        [&](Stream s, const Memory& m) { return FinishNorm(s, m.data<StepState>(state), m.data<double>(values), 3); });
+  for (const Parts& parts : {Parts{{{0x1p53, 1.5, 7}, {1, 2, 7}, {-0x1p53, 4, 7}}},
+                             Parts{{{1, 1, 7}, {infinity, 1, 7}, {1, 1, 7}}}, Parts{{{1, 1, 7}, {2, 1, 7}, {1, 1, 8}}},
+                             Parts{{{1, 1, 8}, {3, 1, 8}, {1, 1, 8}}}}) {
+    Twin twin(absl::StrCat("FinishNorm of ", parts.values[1].norm_squared));
+    const Operand control = twin.Struct(ControlBlock{.agreed = 7});
+    const Operand state = twin.Struct(StepState{
+        .norm_squared = -1, .loss_total = -1, .optimizer_steps = 4, .skip = SkipReason::kGradientNotFinite});
+    const Operand values = twin.Struct(parts);
+    twin.Run([&](Stream s, const Memory& m) {
+      return FinishNorm(s, m.data<ControlBlock>(control), m.data<StepState>(state), m.data<NormPart>(values), 3);
+    });
   }
 }
 
 // The bits of a NaN are not the host's.
 TEST_F(CudaCommandsTest, FinishNormSkipsAStepWhoseGradientIsNan) {
   Device& device = Device::Get();
-  const double partials[] = {std::nan(""), 1};
+  const ControlBlock control;
+  const NormPart part = {std::nan(""), 1};
   StepState state = {.optimizer_steps = 4};
   std::byte* base = device.memory(512);
   auto* device_state = reinterpret_cast<StepState*>(base);
-  auto* device_partials = reinterpret_cast<double*>(base + 256);
+  auto* device_part = reinterpret_cast<NormPart*>(base + 256);
+  auto* device_control = reinterpret_cast<ControlBlock*>(base + 384);
+  ASSERT_EQ(device.Upload(device_control, &control, sizeof(control)), absl::OkStatus());
   ASSERT_EQ(device.Upload(device_state, &state, sizeof(state)), absl::OkStatus());
-  ASSERT_EQ(device.Upload(device_partials, partials, sizeof(partials)), absl::OkStatus());
-  ASSERT_EQ(device.Run([&] { return FinishNorm(device.stream(), device_state, device_partials, 1); }),
+  ASSERT_EQ(device.Upload(device_part, &part, sizeof(part)), absl::OkStatus());
+  ASSERT_EQ(device.Run([&] { return FinishNorm(device.stream(), device_control, device_state, device_part, 1); }),
             absl::OkStatus());
   ASSERT_EQ(cudaMemcpy(&state, device_state, sizeof(state), cudaMemcpyDeviceToHost), cudaSuccess);
-  EXPECT_EQ(state.skip, 1);
+  EXPECT_EQ(state.skip, SkipReason::kGradientNotFinite);
   EXPECT_EQ(state.optimizer_steps, 4);
   EXPECT_TRUE(std::isnan(state.norm_squared));
 }
@@ -317,7 +325,11 @@ TEST_F(CudaCommandsTest, PublishMetricsWritesToTheHost) {
   *ring = MetricsRing();
   Device& device = Device::Get();
   ControlBlock control = {.loss_scale = 8, .gradient_divisor = 2, .microbatches = 3, .step = kMetricsRingSize + 5};
-  StepState state = {.loss_sum = 9, .norm_squared = 1000, .loss_total = 17, .optimizer_steps = 1, .skip = 1};
+  StepState state = {.loss_sum = 9,
+                     .norm_squared = 1000,
+                     .loss_total = 17,
+                     .optimizer_steps = 1,
+                     .skip = SkipReason::kRanksDiffer};
   std::byte* base = device.memory(1024);
   auto* device_control = reinterpret_cast<ControlBlock*>(base);
   auto* device_state = reinterpret_cast<StepState*>(base + 512);
@@ -340,6 +352,7 @@ TEST_F(CudaCommandsTest, PublishMetricsWritesToTheHost) {
     EXPECT_EQ(metrics.gradient_norm, expected.gradient_norm);
     EXPECT_EQ(metrics.loss_scale, expected.loss_scale);
     EXPECT_EQ(metrics.skipped, expected.skipped);
+    EXPECT_EQ(metrics.skip_reason, expected.skip_reason);
   };
   ASSERT_EQ(device.Run(enqueue), absl::OkStatus());
   expect_published();

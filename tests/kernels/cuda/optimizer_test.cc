@@ -25,7 +25,8 @@ const Case kCases[] = {{0, 0, 1, 0},     {1, 0, 1, 0},          {7, 0.5f, 2, 0},
 
 StepState StateOf(const Case& c) {
   const double norm = c.skip != 0 ? std::nan("") : c.count * 20.0;
-  return {.norm_squared = norm, .optimizer_steps = c.steps, .skip = c.skip};
+  const SkipReason skip = c.skip != 0 ? SkipReason::kGradientNotFinite : SkipReason::kNone;
+  return {.norm_squared = norm, .optimizer_steps = c.steps, .skip = skip};
 }
 const ControlBlock kControl = {.learning_rate = 0.013f, .loss_scale = 4, .gradient_divisor = 6};
 

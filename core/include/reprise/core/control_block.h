@@ -16,6 +16,7 @@ struct ControlBlock {
   int32_t microbatches = 1;    // in this step
   uint64_t seed = 0;           // of the session, for random numbers
   int64_t step = 0;            // from 0; counts every step, skipped ones too
+  uint64_t agreed = 0;          // hash of all that must be the same on all ranks in this step; see SumNorm
 
   // Counters. A command of the replay's j-th microbatch adds j, its position, to these.
   int64_t microbatch = 0;       // within the step, of this replay's first microbatch
@@ -26,14 +27,28 @@ struct ControlBlock {
   uint64_t next_random_offset = 0;
 };
 
+// Why a step made no update.
+enum class SkipReason : uint8_t {
+  kNone = 0,
+  kGradientNotFinite = 1,
+  kRanksDiffer = 2,  // ControlBlock::agreed, or some rank gave nothing to SumNorm
+};
+
+// What each rank gives to SumNorm.
+struct NormPart {
+  double norm_squared = 0;  // of this rank's part of the summed gradient
+  double loss_sum = 0;
+  uint64_t agreed = 0;  // ControlBlock::agreed
+};
+
 // What the commands of a step add up on the device, one per rank. The step commands read and reset the sums.
 struct StepState {
   double loss_sum = 0;          // over this step's microbatches, of this rank's losses
   double norm_squared = 0;      // over all ranks, of the summed gradient, before any division
   double loss_total = 0;        // loss_sum over all ranks
   int64_t optimizer_steps = 0;  // updates made; a skipped step does not count
-  int32_t skip = 0;             // 1: the summed gradient is not finite, so the update must not run
-  int32_t padding = 0;
+  SkipReason skip = SkipReason::kNone;  // otherwise the update must not run
+  uint8_t padding[7] = {};
 };
 
 // What one step reports, see TrainSession::PollMetrics.
@@ -42,7 +57,8 @@ struct StepMetrics {
   float loss = 0;           // mean over ranks and microbatches
   float gradient_norm = 0;  // of the divided gradient, over all parameters, before clipping
   float loss_scale = 1;
-  bool skipped = false;  // the gradient was not finite; parameters and optimizer state are unchanged
+  bool skipped = false;  // for skip_reason; parameters and optimizer state are unchanged
+  SkipReason skip_reason = SkipReason::kNone;
 };
 
 // Hand-over of StepMetrics to the host: entry (step mod kMetricsRingSize) is written by PublishMetrics.

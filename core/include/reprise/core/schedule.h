@@ -136,7 +136,7 @@ struct RecordLoss {  // adds the microbatch's loss to the step state
   int position = 0;
   friend bool operator==(const RecordLoss&, const RecordLoss&) = default;
 };
-struct SumNorm {  // of all partial norms, then over ranks, in a fixed order: norm, loss, whether to skip the step
+struct SumNorm {  // of all partial norms, then over ranks, in a fixed order: norm, loss, why to skip the step
   AxisId axis;
   friend bool operator==(const SumNorm&, const SumNorm&) = default;
 };

@@ -32,6 +32,8 @@ struct ForwardVariant {
   ComputeTable compute = {};
 };
 
+// Ranks that replay different variants, or one of them once more, are found by the next collective call that is not a
+// launch, as by World::Sum or BeginStep.
 class ForwardSession {
  public:
   // (c) With `share_arena`, takes no transient memory but uses the train session's: ResourceExhausted, with both sizes,

@@ -23,19 +23,23 @@ namespace reprise {
 // replays are refused (FailedPrecondition, naming it; parameters of no elements need no values). Threads: as for the
 // World. Changing parameters is allowed only between the steps of every session that shares them; sessions refuse to go
 // on otherwise.
+//
+// Functions marked (c) are collective. Where ranks are in several processes, what they give is compared first: where it
+// differs, or some rank's arguments are wrong, all ranks refuse, and nothing was changed.
 class ShardedParameters {
  public:
   // `master` is kFloat32 or kBFloat16.
   static absl::StatusOr<std::shared_ptr<ShardedParameters>> Create(std::shared_ptr<World> world, const Model& model,
                                                                    DType master = DType::kFloat32);
 
-  // Called for each run of elements that a local rank owns, so values must not depend on how the runs are cut. An
-  // exception that leaves it becomes Internal; some parameters then have new values, and others have not.
+  // Called for each run of elements that a local rank owns, so values must not depend on how the runs are cut; and for
+  // the first elements of each parameter, which are compared. An exception that leaves it becomes Internal; some
+  // parameters then have new values, and others have not.
   using Initializer = std::function<void(const ParameterSpec& spec, int64_t first_element, absl::Span<float> values)>;
-  // Sets every parameter, frozen ones too.
+  // (c) Sets every parameter, frozen ones too.
   absl::Status Initialize(const Initializer& initializer);
-  // Sets one. `whole` is the parameter in row-major order, the same on all ranks. NotFound; InvalidArgument for a wrong
-  // size.
+  // (c) Sets one. `whole` is the parameter in row-major order, the same on all ranks. NotFound; InvalidArgument for a
+  // wrong size.
   absl::Status Write(absl::string_view name, absl::Span<const float> whole);
   // (c) The whole parameter from the masters.
   absl::StatusOr<std::vector<float>> Read(absl::string_view name) const;
@@ -60,6 +64,8 @@ class ShardedParameters {
   ShardedParameters() = default;
   // Writes masters and weights of the elements that local ranks own; `values_at` is called as an Initializer is.
   absl::Status Fill(ParameterId parameter, const std::function<void(int64_t, absl::Span<float>)>& values_at);
+  absl::Status FillAll(const Initializer& initializer);
+  absl::StatusOr<ParameterId> CheckWrite(absl::string_view name, absl::Span<const float> whole) const;
   absl::Status CheckSet(absl::string_view what, ParameterId parameter) const;
   std::byte* address(BufferId buffer, int local) const;
 

@@ -12,6 +12,14 @@
 // that began it: of the calls of others only DiscardGradients, PollMetrics and Synchronize are not refused. A thread
 // reads outputs of its own steps: once another thread has run one since, it is refused; a thread that has run none
 // reads what is there. Functions marked (c) are collective.
+//
+// Ranks that differ: BeginStep tells rank 0, without waiting, the step's values, its number, the session and the
+// version of the parameters, and what was launched so far. EndStep launches the update only once these are equal on all
+// ranks; otherwise it is FailedPrecondition on all of them with what differs, both values and the ranks, which is final
+// for the session, and no parameter has changed. As all ranks have launched the same until then, unless microbatches
+// differ, their devices are in order, and a new session may go on. What this costs is in graph/README.md. The norm's
+// payload carries the same on the device: an update of which ranks gave different steps is skipped
+// (SkipReason::kRanksDiffer), and the session that sees it fails.
 #ifndef REPRISE_GRAPH_TRAIN_SESSION_H_
 #define REPRISE_GRAPH_TRAIN_SESSION_H_
 
@@ -89,7 +97,8 @@ class TrainSession {
                                                               TrainOptions options);
   ~TrainSession();
 
-  absl::Status BeginStep(const StepValues& values);  // (c) refused while a parameter was never set
+  // (c) Refused while a parameter was never set; by a rank in several processes for all of them.
+  absl::Status BeginStep(const StepValues& values);
   // One input of the next microbatch of a local rank; `values` is free on return. InvalidArgument for another dtype
   // or size, or a tensor that is not an input.
   template <class T>
@@ -97,10 +106,10 @@ class TrainSession {
     return CopyInputBytes(rank, id, DTypeOf<T>::value, values.data(), static_cast<int64_t>(values.size()));
   }
   absl::Status RunMicrobatch();  // (c) `microbatches` times; refused while an input is missing
-  absl::Status EndStep();        // (c) norm, optimizer, shard refresh
+  absl::Status EndStep();        // (c) norm, optimizer, shard refresh; waits until rank 0 is in the step too
   // (c) Ends the step without an update; possible at any point of it, and from any thread.
   absl::Status DiscardGradients();
-  // Between steps: the memory of all parameters was set by other means than ShardedParameters and sessions.
+  // (c) Between steps: the memory of all parameters was set by other means than ShardedParameters and sessions.
   absl::Status MarkParametersChanged();
 
   // Finished steps that were not returned before, oldest first; of the last kMetricsRingSize only. Never waits.

@@ -7,6 +7,11 @@
 // an initializer. Destructors cannot refuse: destroy an object, or the last owner of one, while no other thread is
 // inside. Recorders and executables are not watched. Functions marked (c) are collective: the same calls in the same
 // order on every rank.
+//
+// Where ranks are in several processes each collective call but a launch compares itself with those of the other ranks,
+// and what was launched before it: ranks that differ all get the same FailedPrecondition, which names what each of them
+// does, and nothing was changed. The next call is in order again, unless ranks launched different things: then the
+// world can launch no more, and every later call repeats that error.
 #ifndef REPRISE_GRAPH_WORLD_H_
 #define REPRISE_GRAPH_WORLD_H_
 
@@ -22,6 +27,7 @@
 #include "absl/types/span.h"
 #include "reprise/core/plan.h"
 #include "reprise/core/timeline.h"
+#include "reprise/graph/agreed_value.h"
 #include "reprise/graph/recorder.h"
 
 namespace reprise {
@@ -95,7 +101,31 @@ class World {
   virtual absl::Status CheckResults() { return absl::OkStatus(); }
 
   // (c) Every local rank gives some bytes; every rank gets those of all ranks, by rank. Over the host, not the device.
-  virtual absl::StatusOr<std::vector<std::string>> ExchangeBytes(absl::Span<const std::string> one_per_local_rank) = 0;
+  // `what` says what these are, as `Read of parameter "w"`: for messages, and to tell this call from others. A second
+  // line is for messages only.
+  virtual absl::StatusOr<std::vector<std::string>> ExchangeBytes(absl::string_view what,
+                                                                 absl::Span<const std::string> one_per_local_rank) = 0;
+
+  // ---- values that must be equal ----
+  // Where all ranks are local they are, and none of these does anything.
+  bool is_all_local() const { return static_cast<int>(local_ranks().size()) == size(); }
+  // (c) OK if `mine` is OK and the values are equal on all ranks. Otherwise all get the same FailedPrecondition with
+  // what differs, on which ranks; a rank whose own status is an error gets that.
+  virtual absl::Status AgreeOn(absl::string_view what, const absl::Status& mine, absl::Span<const AgreedValue> values);
+  // (c) The same, but does not wait: what AgreeOn would return is returned by Announced, with what this returned. One
+  // may be open at a time; the next collective call waits for it.
+  virtual absl::StatusOr<int64_t> Announce(absl::string_view, const absl::Status& mine, absl::Span<const AgreedValue>) {
+    return mine.ok() ? absl::StatusOr<int64_t>(0) : mine;
+  }
+  virtual absl::Status Announced(int64_t) { return absl::OkStatus(); }
+  // Does not wait. Lets announcements get on, which on some rank only happens in calls; the error of Announced if it is
+  // known already that ranks make different calls, so that what this one launched would find no counterpart.
+  virtual absl::Status Progress(int64_t) { return absl::OkStatus(); }
+  // (c) Before each launch of a schedule, by sessions; costs no message. `key` is the same on all ranks, and another
+  // one for other launches. An error if nothing can be launched any more.
+  virtual absl::Status NoteLaunch(uint64_t, absl::string_view) { return absl::OkStatus(); }
+  // Calls that were compared so far; the same on all ranks.
+  virtual int64_t num_exchanges() const { return 0; }
 
   // Called by Agree before a vote that is an error: ranks whose devices wait for this one in vain may be told at once.
   virtual void TellFailure(const absl::Status&) {}
@@ -124,8 +154,9 @@ class World {
   // are those of each host's clock. FailedPrecondition if no profile is open.
   absl::StatusOr<Timeline> StopProfile();
 
-  // (c) Sum over ranks, in rank order; every rank gets the same.
-  absl::StatusOr<double> Sum(absl::Span<const double> one_per_local_rank);
+  // (c) Sum over ranks, in rank order; every rank gets the same. `of` says what is summed, as "losses": sums that are
+  // not of the same thing are refused.
+  absl::StatusOr<double> Sum(absl::Span<const double> one_per_local_rank, absl::string_view of = "values");
   // (c) Vote before anything blocks: OK if every rank's status is OK and all fingerprints are equal. Otherwise every
   // rank gets the same FailedPrecondition that names the phase, the ranks and both sides; a rank whose own status is
   // an error gets that.

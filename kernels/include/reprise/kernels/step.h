@@ -30,9 +30,10 @@ absl::Status StageInput(Stream stream, const StageInputArguments& arguments);
 // step_state->loss_sum += *loss.
 absl::Status RecordLoss(Stream stream, StepState* step_state, const float* loss);
 
-// partials [world][2] holds each rank's sum of squares and sum of losses. Sums both in rank order into norm_squared and
-// loss_total; skip = the norm is not finite; without skip, ++optimizer_steps.
-absl::Status FinishNorm(Stream stream, StepState* step_state, const double* partials, int world_size);
+// Sums the parts of all ranks, in rank order, into norm_squared and loss_total. skip = kRanksDiffer where the agreed of a
+// part are not control's, otherwise kGradientNotFinite where the norm is not; without skip, ++optimizer_steps.
+absl::Status FinishNorm(Stream stream, const ControlBlock* control, StepState* step_state, const NormPart* parts,
+                        int world_size);
 
 // Writes the step's entry of the ring, then ++ring->published (with release order), then loss_sum = 0.
 absl::Status PublishMetrics(Stream stream, const ControlBlock* control, StepState* step_state, MetricsRing* ring,
