@@ -8,13 +8,13 @@ namespace reprise::kernels {
 namespace {
 
 void Update(const SgdArguments& a) {
-  if (a.update.step_state->skip != 0) return;
+  if (Skips(*a.update.control, *a.update.step_state)) return;
   const StepFactors step = ReadStepFactors(a.update);
   UpdateMaster(a.update, [&](int64_t first, int64_t count, const float* master, float* updated) {
     const float* sum = a.update.gradient_sum + first;
     float* velocity = a.momentum == 0 ? nullptr : a.velocity + first;
     for (int64_t i = 0; i < count; ++i) {
-      float direction = sum[i] / step.divisor * step.clip + a.weight_decay * master[i];
+      float direction = step.Gradient(sum[i]) + a.weight_decay * master[i];
       if (velocity != nullptr) direction = velocity[i] = a.momentum * velocity[i] + direction;
       updated[i] = master[i] - step.learning_rate * direction;
     }

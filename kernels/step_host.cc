@@ -6,6 +6,7 @@
 
 #include "kernels/checks.h"
 #include "kernels/device_kernels.h"
+#include "kernels/optimizer_host.h"
 #include "reprise/core/status_macros.h"
 
 namespace reprise::kernels {
@@ -19,7 +20,7 @@ StepMetrics MetricsOf(const ControlBlock& control, const StepState& state, int w
           .loss = static_cast<float>(state.loss_total / losses),
           .gradient_norm = static_cast<float>(std::sqrt(state.norm_squared) / divisor),
           .loss_scale = control.loss_scale,
-          .skipped = state.skip != 0};
+          .skipped = Skips(control, state)};
 }
 
 }  // namespace
@@ -96,6 +97,8 @@ absl::Status PublishMetrics(Stream stream, const ControlBlock* control, StepStat
                               .Done());
   if (!stream.is_host()) return stream.device_kernels().PublishMetrics(control, step_state, ring, world_size);
   stream.host_queue().Enqueue([=] {
+    // FinishNorm counted an update that its divisor made none.
+    if (step_state->skip == 0 && Skips(*control, *step_state)) --step_state->optimizer_steps;
     ring->entries[control->step % kMetricsRingSize] = MetricsOf(*control, *step_state, world_size);
     // The host polls `published` while steps run, and reads the entry after it.
     std::atomic_ref(ring->published).fetch_add(1, std::memory_order_release);

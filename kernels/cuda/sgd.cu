@@ -13,7 +13,7 @@ __device__ void UpdatePack(const SgdLaunch& a, const StepFactors& step, M* maste
 #pragma unroll
   for (int e = 0; e < N; ++e) {
     const float old = ToFloat(master.elements[e]);
-    float direction = sums.elements[e] / step.divisor * step.clip + a.update.weight_decay * old;
+    float direction = step.Gradient(sums.elements[e]) + a.update.weight_decay * old;
     if (a.momentum != 0) direction = velocity.elements[e] = a.momentum * velocity.elements[e] + direction;
     master.elements[e] = FromFloat<M>(old - step.learning_rate * direction);
   }
@@ -23,7 +23,7 @@ __device__ void UpdatePack(const SgdLaunch& a, const StepFactors& step, M* maste
 
 template <int N, class M>
 __global__ void __launch_bounds__(kUpdateThreads) SgdKernel(SgdLaunch a) {
-  if (a.update.step_state->skip != 0) return;
+  if (Skips(*a.update.control, *a.update.step_state)) return;
   const StepFactors step = ReadStepFactors(a.update);
   M* masters = static_cast<M*>(a.update.master);
   ForEachPack<N>(a.update.count,

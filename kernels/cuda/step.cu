@@ -1,5 +1,5 @@
 // The small commands of a microbatch and of a step.
-#include "kernels/cuda/elements.cuh"
+#include "kernels/cuda/optimizer.cuh"
 
 namespace reprise::kernels {
 namespace {
@@ -53,7 +53,9 @@ __global__ void PublishMetricsKernel(const ControlBlock* control, StepState* ste
   entry.loss = static_cast<float>(step_state->loss_total / losses);
   entry.gradient_norm = static_cast<float>(sqrt(step_state->norm_squared) / divisor);
   entry.loss_scale = control->loss_scale;
-  entry.skipped = step_state->skip != 0;
+  entry.skipped = Skips(*control, *step_state);
+  // FinishNorm counted an update that its divisor made none.
+  if (step_state->skip == 0 && entry.skipped) --step_state->optimizer_steps;
   const int64_t published = *static_cast<volatile int64_t*>(&ring->published) + 1;
   __threadfence_system();
   asm volatile("st.release.sys.global.s64 [%0], %1;" ::"l"(__cvta_generic_to_global(&ring->published)), "l"(published)

@@ -311,13 +311,12 @@ TEST_F(CudaCommandsTest, FinishNormSkipsAStepWhoseGradientIsNan) {
 }
 
 // In host memory that both sides see, as sessions keep it.
-TEST_F(CudaCommandsTest, PublishMetricsWritesToTheHost) {
+void ExpectPublished(ControlBlock control, StepState state, int64_t uncounted) {
   MetricsRing* ring = nullptr;
   ASSERT_EQ(cudaHostAlloc(reinterpret_cast<void**>(&ring), sizeof(MetricsRing), cudaHostAllocMapped), cudaSuccess);
   *ring = MetricsRing();
   Device& device = Device::Get();
-  ControlBlock control = {.loss_scale = 8, .gradient_divisor = 2, .microbatches = 3, .step = kMetricsRingSize + 5};
-  StepState state = {.loss_sum = 9, .norm_squared = 1000, .loss_total = 17, .optimizer_steps = 1, .skip = 1};
+  const StepState before = state;
   std::byte* base = device.memory(1024);
   auto* device_control = reinterpret_cast<ControlBlock*>(base);
   auto* device_state = reinterpret_cast<StepState*>(base + 512);
@@ -349,8 +348,21 @@ TEST_F(CudaCommandsTest, PublishMetricsWritesToTheHost) {
   StepState after;
   ASSERT_EQ(cudaMemcpy(&after, device_state, sizeof(after), cudaMemcpyDeviceToHost), cudaSuccess);
   EXPECT_EQ(after.loss_sum, 0);
-  EXPECT_EQ(after.loss_total, 17);
+  EXPECT_EQ(after.loss_total, before.loss_total);
+  EXPECT_EQ(after.optimizer_steps, before.optimizer_steps - published * uncounted);
   EXPECT_EQ(cudaFreeHost(ring), cudaSuccess);
+}
+
+TEST_F(CudaCommandsTest, PublishMetricsWritesToTheHost) {
+  ControlBlock control = {.loss_scale = 8, .gradient_divisor = 2, .microbatches = 3, .step = kMetricsRingSize + 5};
+  StepState state = {.loss_sum = 9, .norm_squared = 1000, .loss_total = 17, .optimizer_steps = 100, .skip = 1};
+  ExpectPublished(control, state, /*uncounted=*/0);
+  state.skip = 0;
+  ExpectPublished(control, state, /*uncounted=*/0);
+  // The divided norm, 4e40, is more than a float holds.
+  control.gradient_divisor = 1e-30f;
+  state.norm_squared = 1e23;
+  ExpectPublished(control, state, /*uncounted=*/1);
 }
 
 }  // namespace

@@ -42,7 +42,9 @@ struct StepMetrics {
   float loss = 0;           // mean over ranks and microbatches
   float gradient_norm = 0;  // of the divided gradient, over all parameters, before clipping
   float loss_scale = 1;
-  bool skipped = false;  // the gradient was not finite; parameters and optimizer state are unchanged
+  // The gradient, or its norm, summed or divided, was not finite: parameters and optimizer state are unchanged. See
+  // TrainSession::FindNonFinite.
+  bool skipped = false;
 };
 
 // Hand-over of StepMetrics to the host: entry (step mod kMetricsRingSize) is written by PublishMetrics.

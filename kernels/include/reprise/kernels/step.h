@@ -34,7 +34,8 @@ absl::Status RecordLoss(Stream stream, StepState* step_state, const float* loss)
 // loss_total; skip = the norm is not finite; without skip, ++optimizer_steps.
 absl::Status FinishNorm(Stream stream, StepState* step_state, const double* partials, int world_size);
 
-// Writes the step's entry of the ring, then ++ring->published (with release order), then loss_sum = 0.
+// Writes the step's entry of the ring, then ++ring->published (with release order), then loss_sum = 0. If the divided
+// gradient is not finite although the sum is, the step is skipped too, and --optimizer_steps.
 absl::Status PublishMetrics(Stream stream, const ControlBlock* control, StepState* step_state, MetricsRing* ring,
                             int world_size);
 
