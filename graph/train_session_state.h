@@ -34,6 +34,9 @@ struct TrainSession::State {
   int64_t steps = 0;   // ended; the next one's number
   int64_t polled = 0;  // steps whose metrics were returned or lost
 
+  ControlBlock control;              // as the last BeginStep wrote it
+  int64_t replayed_microbatch = -1;  // first one, within its step, of the last graph of microbatches; -1: none
+
   std::thread::id thread;  // that began the step
   StepValues values;
   int64_t version = 0;       // of the parameters when the step began
