@@ -1,5 +1,6 @@
 #include "graph/compute_binding.h"
 
+#include <cstring>
 #include <string>
 #include <utility>
 #include <vector>
@@ -12,8 +13,8 @@
 namespace reprise::internal {
 namespace {
 
-std::string Title(const Plan& plan, const ComputeRun& run) {
-  return absl::StrCat(Name(run.phase), " of call ", Quoted(plan.model.call(run.call).name));
+std::string Title(const Plan& plan, Phase phase, CallId call) {
+  return absl::StrCat(Name(phase), " of call ", Quoted(plan.model.call(call).name));
 }
 
 absl::StatusOr<const ComputeFunction*> FindFunction(const Bindings& bindings, const ComputeRun& run) {
@@ -22,8 +23,9 @@ absl::StatusOr<const ComputeFunction*> FindFunction(const Bindings& bindings, co
     const ComputeFunction& function = run.phase == Phase::kForward ? entry->second.forward : entry->second.backward;
     if (function != nullptr) return &function;
   }
-  return absl::InvalidArgumentError(absl::StrCat("the compute table has no function for ", Title(*bindings.plan, run),
-                                                 "; set compute[CallId(", run.call.value(), ")].", Name(run.phase)));
+  return absl::InvalidArgumentError(absl::StrCat("the compute table has no function for ",
+                                                 Title(*bindings.plan, run.phase, run.call), "; set compute[CallId(",
+                                                 run.call.value(), ")].", Name(run.phase)));
 }
 
 static_assert(kBufferAlignment % kScratchAlignment == 0);
@@ -87,6 +89,33 @@ bool IsOperand(Role role) {
   return false;
 }
 
+std::string OperandName(const Plan& plan, const BufferUse& use) {
+  const Model& model = plan.model;
+  if (use.role != Role::kParameter && use.role != Role::kParameterGradient) {
+    return absl::StrCat(Name(use.role), " of tensor ", Quoted(model.tensor(TensorId(use.id)).spec.name));
+  }
+  const Parameter& parameter = model.parameter(ParameterId(use.id));
+  return absl::StrCat(use.role == Role::kParameter ? "" : "gradient of ", "parameter ", Quoted(parameter.spec.name),
+                      " of unit ", Quoted(model.unit(parameter.unit).name));
+}
+
+std::string ComputeTitle(const Plan& plan, const Command& command) {
+  if (const Forward* forward = std::get_if<Forward>(&command)) return Title(plan, Phase::kForward, forward->call);
+  if (const Backward* backward = std::get_if<Backward>(&command)) return Title(plan, Phase::kBackward, backward->call);
+  return "";
+}
+
+double FloatAt(const std::byte* array, DType dtype, int64_t element) {
+  if (dtype == DType::kBFloat16) {
+    BFloat16 value;
+    std::memcpy(&value, array + element * SizeOf(dtype), sizeof(value));
+    return static_cast<float>(value);
+  }
+  float value = 0;
+  std::memcpy(&value, array + element * SizeOf(dtype), sizeof(value));
+  return value;
+}
+
 DType ComputeDType(const Plan& plan, const BufferUse& use) {
   if (use.role == Role::kParameter) return plan.model.parameter(ParameterId(use.id)).spec.dtype;
   if (use.role == Role::kParameterGradient) return GradientDType(plan, ParameterId(use.id));
@@ -96,7 +125,8 @@ DType ComputeDType(const Plan& plan, const BufferUse& use) {
 absl::Status RunCompute(const Bindings& bindings, int local, const ScheduledCommand& command, const ComputeRun& run,
                         Stream stream) {
   REPRISE_ASSIGN_OR_RETURN(const ComputeFunction* const function, FindFunction(bindings, run));
-  const std::string title = absl::StrCat(Title(*bindings.plan, run), " on rank ", bindings.ranks[local]);
+  const std::string title =
+      absl::StrCat(Title(*bindings.plan, run.phase, run.call), " on rank ", bindings.ranks[local]);
   ComputeContext context = MakeContext(bindings, local, command, run, stream);
   absl::Status status;
   const absl::Status thrown = WithoutExceptions(title, [&] {

@@ -2,6 +2,10 @@
 #ifndef REPRISE_GRAPH_COMPUTE_BINDING_H_
 #define REPRISE_GRAPH_COMPUTE_BINDING_H_
 
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
 #include "absl/status/status.h"
 #include "reprise/core/schedule.h"
 #include "reprise/core/stream.h"
@@ -15,6 +19,15 @@ DType GradientDType(const Plan& plan, ParameterId parameter);
 DType ComputeDType(const Plan& plan, const BufferUse& use);
 // Does ComputeContext hand out what has this role?
 bool IsOperand(Role role);
+// Of such a use, for messages: "input_gradient of tensor "x"", "gradient of parameter "w" of unit "u"".
+std::string OperandName(const Plan& plan, const BufferUse& use);
+// "backward of call "c0"" for a Forward or Backward, empty for any other command.
+std::string ComputeTitle(const Plan& plan, const Command& command);
+inline bool IsCompute(const Command& command) {
+  return std::holds_alternative<Forward>(command) || std::holds_alternative<Backward>(command);
+}
+// An element of an array of floating-point `dtype`, at any address.
+double FloatAt(const std::byte* array, DType dtype, int64_t element);
 
 struct ComputeRun {
   CallId call;

@@ -18,6 +18,9 @@ namespace {
 // The widest access of a kernel, in bytes.
 constexpr uintptr_t kExternalAlignment = 16;
 
+// Of AdamW: see kernels/adamw.h for the error that it bounds.
+constexpr float kSmallestEpsilon = 1e-15f;
+
 // The calls whose function of that phase some schedule runs.
 std::set<CallId> ScheduledBackward(const Plan& plan) {
   std::set<CallId> calls;
@@ -141,7 +144,9 @@ absl::Status CheckOptimizer(const Optimizer& optimizer) {
                    REPRISE_RETURN_IF_ERROR(
                        CheckRange("AdamW::beta2", adamw.beta2, adamw.beta2 >= 0 && adamw.beta2 < 1, "in [0, 1)"));
                    REPRISE_RETURN_IF_ERROR(
-                       CheckRange("AdamW::epsilon", adamw.epsilon, adamw.epsilon > 0, "positive and finite"));
+                       CheckRange("AdamW::epsilon", adamw.epsilon, adamw.epsilon >= kSmallestEpsilon,
+                                  "finite and at least 1e-15: beside a smaller one squares that fp32 cannot hold would "
+                                  "count"));
                    return CheckRange("AdamW::weight_decay", adamw.weight_decay, adamw.weight_decay >= 0,
                                      "finite and not negative");
                  },

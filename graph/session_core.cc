@@ -3,13 +3,16 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cstddef>
 #include <unordered_map>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "core/quoted.h"
 #include "graph/agree_on_plan.h"
+#include "graph/check_writes.h"
 #include "graph/session_checks.h"
 #include "reprise/core/status_macros.h"
 
@@ -60,6 +63,7 @@ absl::StatusOr<std::unique_ptr<SessionCore>> SessionCore::Create(CoreInputs inpu
   REPRISE_RETURN_IF_ERROR(agree("warm-up", core->WarmUp()));
   REPRISE_RETURN_IF_ERROR(core->world().Tune());
   REPRISE_RETURN_IF_ERROR(agree("recording", core->Record()));
+  if (core->inputs_.run.check_writes) REPRISE_RETURN_IF_ERROR(agree("checking the recording", core->CheckRecordings()));
   core->id_ = core->world().num_exchanges();
   for (const Schedule& schedule : core->plan().schedules) {
     core->launch_names_.push_back(PhaseOf(schedule.name, core->inputs_.name));
@@ -113,6 +117,7 @@ void SessionCore::Bind() {
   bindings_->compute = std::move(inputs_.compute);
   bindings_->optimizer = inputs_.optimizer;
   bindings_->clip_norm = inputs_.clip_norm;
+  if (inputs_.run.check_writes) bindings_->write_digests = std::make_shared<WriteDigests>();
   bindings_->ranks.assign(world().local_ranks().begin(), world().local_ranks().end());
   for (const std::shared_ptr<MemoryBlock>& block : blocks_) {
     if (block != nullptr) bindings_->memory.push_back(block);
@@ -146,6 +151,7 @@ absl::StatusOr<std::unique_ptr<Executable>> SessionCore::RecordOne(int schedule,
 
 absl::Status SessionCore::CheckWritesOf(Bindings& bindings) {
   bindings.check_writes = true;
+  bindings.check_captured = inputs_.run.execution == Execution::kGraph;
   int64_t num_bytes = 0;
   std::vector<BufferId> buffers;
   for (const Schedule& schedule : plan().schedules) {
@@ -159,9 +165,11 @@ absl::Status SessionCore::CheckWritesOf(Bindings& bindings) {
   }
   if (buffers.empty()) return absl::OkStatus();
   // In the arena other values lie behind scratch. Compute commands, which alone use it, run one by one.
+  absl::StatusOr<std::shared_ptr<MemoryBlock>> taken = world().Allocate(MemoryKind::kLocal, num_bytes + kScratchGuard);
+  // A model that leaves no room is not refused for the sake of a check.
+  if (absl::IsResourceExhausted(taken.status())) return absl::OkStatus();
+  REPRISE_ASSIGN_OR_RETURN(const std::shared_ptr<MemoryBlock> block, std::move(taken));
   bindings.scratch_guard = kScratchGuard;
-  REPRISE_ASSIGN_OR_RETURN(const std::shared_ptr<MemoryBlock> block,
-                           world().Allocate(MemoryKind::kLocal, num_bytes + kScratchGuard));
   bindings.memory.push_back(block);
   for (int local = 0; local < num_local(); ++local) {
     for (const BufferId buffer : buffers) bindings.addresses[local][buffer.value()] = block->address(local);
@@ -169,11 +177,8 @@ absl::Status SessionCore::CheckWritesOf(Bindings& bindings) {
   return absl::OkStatus();
 }
 
-absl::Status SessionCore::WarmUp() {
-  REPRISE_ASSIGN_OR_RETURN(const std::vector<std::string> saved, SaveExternalState());
-  auto bindings = std::make_shared<Bindings>(*bindings_);
-  if (inputs_.run.check_writes) REPRISE_RETURN_IF_ERROR(CheckWritesOf(*bindings));
-  std::vector<std::unique_ptr<Executable>> eager(plan().schedules.size());
+absl::Status SessionCore::ReplayAll(absl::FunctionRef<absl::Status(int schedule)> replay) {
+  REPRISE_ASSIGN_OR_RETURN(const std::vector<std::string> saved, SaveState(States::kExternal));
   for (int schedule : {plan().first, plan().body, plan().finish, plan().step, plan().step}) {
     if (schedule < 0) continue;
     if (schedule == plan().step) {
@@ -181,16 +186,29 @@ absl::Status SessionCore::WarmUp() {
       const BufferId partials = plan().norm_partials;
       REPRISE_RETURN_IF_ERROR(Fill(partials, 0, plan().buffer(partials).num_bytes, 0xff));
     }
-    if (eager[schedule] == nullptr) {
-      REPRISE_ASSIGN_OR_RETURN(eager[schedule], RecordOne(schedule, Execution::kEager, bindings));
-    }
     ++arena_->replays;
-    REPRISE_RETURN_IF_ERROR(eager[schedule]->Replay());
+    REPRISE_RETURN_IF_ERROR(replay(schedule));
   }
   REPRISE_RETURN_IF_ERROR(world().Synchronize());
   REPRISE_RETURN_IF_ERROR(Reset());
-  REPRISE_RETURN_IF_ERROR(RestoreExternalState(saved));
+  REPRISE_RETURN_IF_ERROR(RestoreState(States::kExternal, saved));
   return world().Synchronize();  // StageToRank does not come after fills
+}
+
+absl::Status SessionCore::WarmUp() {
+  auto bindings = std::make_shared<Bindings>(*bindings_);
+  if (inputs_.run.check_writes) REPRISE_RETURN_IF_ERROR(CheckWritesOf(*bindings));
+  std::vector<std::unique_ptr<Executable>> eager(plan().schedules.size());
+  return ReplayAll([&](int schedule) {
+    if (eager[schedule] == nullptr) {
+      REPRISE_ASSIGN_OR_RETURN(eager[schedule], RecordOne(schedule, Execution::kEager, bindings));
+    }
+    return eager[schedule]->Replay();
+  });
+}
+
+absl::Status SessionCore::CheckRecordings() {
+  return ReplayAll([&](int schedule) { return executables_[schedule]->CheckReplay(); });
 }
 
 absl::Status SessionCore::Record() {
@@ -204,33 +222,73 @@ absl::Status SessionCore::Record() {
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::vector<std::string>> SessionCore::SaveExternalState() {
-  std::vector<std::string> saved;
+absl::Status SessionCore::ForEachState(States states,
+                                       absl::FunctionRef<absl::Status(int local, BufferId buffer)> body) {
   for (int local = 0; local < num_local(); ++local) {
     for (size_t t = 0; t < plan().model.tensors().size(); ++t) {
       const Tensor& tensor = plan().model.tensors()[t];
-      if (tensor.kind != TensorKind::kState || !tensor.spec.external) continue;
-      const BufferId buffer = plan().tensor_buffers[t].value;
-      std::string& bytes = saved.emplace_back(static_cast<size_t>(plan().buffer(buffer).num_bytes), '\0');
-      REPRISE_RETURN_IF_ERROR(
-          world().CopyToHost(local, bytes.data(), address(local, buffer), static_cast<int64_t>(bytes.size())));
-    }
-  }
-  return saved;
-}
-
-absl::Status SessionCore::RestoreExternalState(const std::vector<std::string>& saved) {
-  size_t next = 0;
-  for (int local = 0; local < num_local(); ++local) {
-    for (size_t t = 0; t < plan().model.tensors().size(); ++t) {
-      const Tensor& tensor = plan().model.tensors()[t];
-      if (tensor.kind != TensorKind::kState || !tensor.spec.external) continue;
-      const std::string& bytes = saved[next++];
-      REPRISE_RETURN_IF_ERROR(world().CopyToRank(local, address(local, plan().tensor_buffers[t].value), bytes.data(),
-                                                 static_cast<int64_t>(bytes.size())));
+      if (tensor.kind != TensorKind::kState || (states == States::kExternal && !tensor.spec.external)) continue;
+      REPRISE_RETURN_IF_ERROR(body(local, plan().tensor_buffers[t].value));
     }
   }
   return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<std::string>> SessionCore::SaveState(States states) {
+  std::vector<std::string> saved;
+  REPRISE_RETURN_IF_ERROR(ForEachState(states, [&](int local, BufferId buffer) {
+    std::string& bytes = saved.emplace_back(static_cast<size_t>(plan().buffer(buffer).num_bytes), '\0');
+    return world().CopyToHost(local, bytes.data(), address(local, buffer), static_cast<int64_t>(bytes.size()));
+  }));
+  return saved;
+}
+
+absl::Status SessionCore::RestoreState(States states, const std::vector<std::string>& saved) {
+  size_t next = 0;
+  return ForEachState(states, [&](int local, BufferId buffer) {
+    const std::string& bytes = saved[next++];
+    return world().CopyToRank(local, address(local, buffer), bytes.data(), static_cast<int64_t>(bytes.size()));
+  });
+}
+
+absl::StatusOr<std::string> SessionCore::FindFirstNonFinite(const ControlBlock& control) {
+  REPRISE_ASSIGN_OR_RETURN(const std::vector<std::string> saved, SaveState(States::kAll));
+  // A microbatch other than the first adds to what is there.
+  for (const UnitBuffers& unit : plan().unit_buffers) {
+    for (const BufferId buffer : unit.accumulators) {
+      if (buffer.valid()) REPRISE_RETURN_IF_ERROR(Fill(buffer, 0, plan().buffer(buffer).num_bytes, 0));
+    }
+  }
+  REPRISE_RETURN_IF_ERROR(WriteControl(control));
+  auto bindings = std::make_shared<Bindings>(*bindings_);
+  bindings->non_finite = std::make_shared<FirstNonFinite>();
+  for (const int schedule : {plan().first, plan().finish}) {
+    if (schedule < 0) continue;
+    REPRISE_ASSIGN_OR_RETURN(const std::unique_ptr<Executable> eager, RecordOne(schedule, Execution::kEager, bindings));
+    ++arena_->replays;
+    const absl::Status replayed = Keep(eager->Replay());
+    if (!replayed.ok()) world().TellFailure(replayed);
+    REPRISE_RETURN_IF_ERROR(replayed);
+    REPRISE_RETURN_IF_ERROR(Keep(world().Synchronize()));
+    bindings->non_finite->EndReplay(plan().schedules[schedule]);
+  }
+  REPRISE_RETURN_IF_ERROR(Fill(plan().step_state, offsetof(StepState, loss_sum), sizeof(double), 0));
+  REPRISE_RETURN_IF_ERROR(RestoreState(States::kAll, saved));
+  return FirstOfAllRanks(*bindings->non_finite);
+}
+
+absl::StatusOr<std::string> SessionCore::FirstOfAllRanks(const FirstNonFinite& found) {
+  std::vector<std::string> mine;
+  for (int local = 0; local < num_local(); ++local) {
+    const FirstNonFinite::Finding finding = found.Of(local);
+    // Compared as text: the first command first, nothing last.
+    mine.push_back(finding.place < 0 ? "~" : absl::StrFormat("%020d%s", finding.place, finding.text));
+  }
+  REPRISE_ASSIGN_OR_RETURN(const std::vector<std::string> all, world().ExchangeBytes(mine));
+  const auto first = std::min_element(all.begin(), all.end(), [](const std::string& a, const std::string& b) {
+    return a.substr(0, 20) < b.substr(0, 20);
+  });
+  return first->front() == '~' ? std::string() : first->substr(20);
 }
 
 absl::Status SessionCore::Keep(absl::Status status) {

@@ -8,9 +8,11 @@
 #include <thread>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "graph/find_non_finite.h"
 #include "reprise/core/control_block.h"
 #include "reprise/graph/bindings.h"
 #include "reprise/graph/sharded_parameters.h"
@@ -97,6 +99,10 @@ class SessionCore {
   absl::Status ReadTensor(int rank, TensorId id, TensorPart part, void* values);
 
   absl::Status WriteControl(const ControlBlock& control);
+  // (c) Between steps. Replays `first`, and `finish` if there is one, eagerly, from `control`, on the inputs that the
+  // last launch read. State tensors are as before; so are parameters and optimizer state, which these schedules do not
+  // write. Then the first value that is not finite, by command and rank, in a sentence; empty if there was none.
+  absl::StatusOr<std::string> FindFirstNonFinite(const ControlBlock& control);
   // On every local rank.
   absl::Status Fill(BufferId buffer, int64_t offset, int64_t num_bytes, uint8_t value);
 
@@ -108,14 +114,24 @@ class SessionCore {
   void Bind();
   absl::Status CheckExternalApart() const;
   absl::Status WarmUp();
-  // Makes a copy of the bindings check writes, with scratch in memory of its own that a guard follows.
+  // Makes a copy of the bindings check writes, with scratch in memory of its own that a guard follows if there is room.
   absl::Status CheckWritesOf(Bindings& bindings);
   absl::Status Reset();
   absl::Status Record();
+  absl::Status CheckRecordings();
+  // Each schedule, twice the last one, in the order of a step whose gradient is not finite, so that it changes nothing;
+  // then what replays may have changed is as before.
+  absl::Status ReplayAll(absl::FunctionRef<absl::Status(int schedule)> replay);
   absl::StatusOr<std::unique_ptr<Executable>> RecordOne(int schedule, Execution execution,
                                                         const std::shared_ptr<const Bindings>& bindings);
-  absl::StatusOr<std::vector<std::string>> SaveExternalState();
-  absl::Status RestoreExternalState(const std::vector<std::string>& saved);
+  // The bytes of state tensors that are external, or of all of them.
+  enum class States { kExternal, kAll };
+  absl::StatusOr<std::vector<std::string>> SaveState(States states);
+  absl::Status RestoreState(States states, const std::vector<std::string>& saved);
+  absl::Status ForEachState(States states, absl::FunctionRef<absl::Status(int local, BufferId buffer)> body);
+
+  // (c) The earliest, as text.
+  absl::StatusOr<std::string> FirstOfAllRanks(const FirstNonFinite& found);
 
   CoreInputs inputs_;
   std::shared_ptr<Arena> arena_;

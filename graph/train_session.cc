@@ -176,7 +176,7 @@ absl::Status TrainSession::BeginStep(const StepValues& values) {
   REPRISE_RETURN_IF_ERROR(core.Keep(ticket.status()));
   state_->ticket = *ticket;
   const int64_t microbatches = core.launched();
-  REPRISE_RETURN_IF_ERROR(core.WriteControl({
+  const ControlBlock control = {
       .learning_rate = values.learning_rate,
       .loss_scale = state_->loss_scale,
       .gradient_divisor = internal::GradientDivisor(values, core.plan().world_size()),
@@ -188,7 +188,9 @@ absl::Status TrainSession::BeginStep(const StepValues& values) {
       .next_input = microbatches,
       .random_offset = static_cast<uint64_t>(microbatches),
       .next_random_offset = static_cast<uint64_t>(microbatches),
-  }));
+  };
+  REPRISE_RETURN_IF_ERROR(core.WriteControl(control));
+  state_->control = control;
   core.arena()->open_step = state_->steps;
   state_->thread = std::this_thread::get_id();
   state_->values = values;
@@ -222,6 +224,7 @@ absl::Status TrainSession::RunMicrobatch() {
   core.NextInputs();
   const int per_graph = core.plan().options.microbatches_per_graph.value_or(1);
   if (++state_->run % per_graph != 0) return absl::OkStatus();
+  state_->replayed_microbatch = state_->run - per_graph;
   return core.Launch(state_->run == per_graph ? core.plan().first : core.plan().body);
 }
 
@@ -285,6 +288,29 @@ std::vector<StepMetrics> TrainSession::PollMetrics() {
   if (metrics.empty() || !core.Keep(core.world().CheckResults()).ok()) return {};
   state_->polled = std::max(state_->polled, published);
   return metrics;
+}
+
+absl::StatusOr<std::string> TrainSession::FindNonFinite() {
+  REPRISE_ENTER(state_->core->world(), "FindNonFinite");
+  REPRISE_RETURN_IF_ERROR(state_->RequireNoStep("FindNonFinite"));
+  if (state_->replayed_microbatch < 0) {
+    return absl::FailedPreconditionError("FindNonFinite: no microbatch has run; call it after a step");
+  }
+  SessionCore& core = *state_->core;
+  const int64_t per_graph = core.plan().options.microbatches_per_graph.value_or(1);
+  // The counters that the graph started from.
+  ControlBlock control = state_->control;
+  control.next_microbatch = state_->replayed_microbatch;
+  control.next_input = core.launched() - per_graph;
+  control.next_random_offset = static_cast<uint64_t>(core.launched() - per_graph);
+  REPRISE_ASSIGN_OR_RETURN(const std::string found, core.FindFirstNonFinite(control));
+  const std::string graph =
+      absl::StrCat("step ", control.step, ", microbatch ", state_->replayed_microbatch,
+                   per_graph > 1 ? absl::StrCat(" to ", state_->replayed_microbatch + per_graph - 1) : "", ": ");
+  if (!found.empty()) return absl::StrCat(graph, found);
+  return absl::StrCat(graph,
+                      "every value is finite with the parameters as they are now; if the step was skipped, an earlier "
+                      "microbatch of it, the sum over its microbatches, or the norm of the divided gradient was not");
 }
 
 absl::Status TrainSession::Synchronize() {

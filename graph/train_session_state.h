@@ -43,6 +43,9 @@ struct TrainSession::State {
   int64_t polled = 0;   // steps whose metrics were returned or lost
   int64_t checked = 0;  // by CheckPublished, or lost
 
+  ControlBlock control;              // as the last BeginStep wrote it
+  int64_t replayed_microbatch = -1;  // first one, within its step, of the last graph of microbatches; -1: none
+
   std::thread::id thread;  // that began the step
   StepValues values;
   int64_t version = 0;       // of the parameters when the step began

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <limits>
 
 #include "kernels/checks.h"
 #include "kernels/numeric.h"
@@ -13,17 +14,21 @@
 
 namespace reprise::kernels {
 
-// This step's values, read at replay. gradient = gradient_sum / divisor * clip.
+// This step's values, read at replay.
 struct StepFactors {
-  float learning_rate, divisor, clip;
+  float learning_rate, divisor;
+  double clip;  // times the sum gives the clipped gradient; 0: no clipping
+
+  // Of an element of the sum. A norm that is far above clip_norm leaves the range of floats as its reciprocal does.
+  float Gradient(float sum) const {
+    return clip == 0 ? sum / divisor : static_cast<float>(static_cast<double>(sum) * clip);
+  }
 };
 
 inline StepFactors ReadStepFactors(const UpdateArguments& u) {
-  StepFactors factors = {u.control->learning_rate, u.control->gradient_divisor * u.control->loss_scale, 1.0f};
-  if (u.clip_norm > 0) {
-    const double norm = std::sqrt(u.step_state->norm_squared) / factors.divisor;
-    factors.clip = static_cast<float>(std::min(1.0, u.clip_norm / norm));
-  }
+  StepFactors factors = {u.control->learning_rate, u.control->gradient_divisor * u.control->loss_scale, 0};
+  const double norm = std::sqrt(u.step_state->norm_squared);
+  if (u.clip_norm > 0 && norm / factors.divisor > u.clip_norm) factors.clip = u.clip_norm / norm;
   return factors;
 }
 

@@ -14,7 +14,7 @@ void Update(const SgdArguments& a) {
     const float* sum = a.update.gradient_sum + first;
     float* velocity = a.momentum == 0 ? nullptr : a.velocity + first;
     for (int64_t i = 0; i < count; ++i) {
-      float direction = sum[i] / step.divisor * step.clip + a.weight_decay * master[i];
+      float direction = step.Gradient(sum[i]) + a.weight_decay * master[i];
       if (velocity != nullptr) direction = velocity[i] = a.momentum * velocity[i] + direction;
       updated[i] = master[i] - step.learning_rate * direction;
     }

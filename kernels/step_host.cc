@@ -3,6 +3,7 @@
 #include <atomic>
 #include <cmath>
 #include <cstring>
+#include <limits>
 
 #include "kernels/checks.h"
 #include "kernels/device_kernels.h"
@@ -21,6 +22,13 @@ StepMetrics MetricsOf(const ControlBlock& control, const StepState& state, int w
           .loss_scale = control.loss_scale,
           .skipped = state.skip != SkipReason::kNone,
           .skip_reason = state.skip};
+}
+
+// Of a gradient, summed and divided: does a float hold its norm?
+bool IsFiniteDivided(const ControlBlock& control, double norm_squared) {
+  const double divisor = static_cast<double>(control.gradient_divisor) * control.loss_scale;
+  const double largest = static_cast<double>(std::numeric_limits<float>::max()) * divisor;
+  return std::isfinite(norm_squared) && norm_squared <= largest * largest;
 }
 
 }  // namespace
@@ -85,9 +93,9 @@ absl::Status FinishNorm(Stream stream, const ControlBlock* control, StepState* s
     }
     step_state->norm_squared = norm_squared;
     step_state->loss_total = loss_total;
-    step_state->skip = differs                      ? SkipReason::kRanksDiffer
-                       : std::isfinite(norm_squared) ? SkipReason::kNone
-                                                     : SkipReason::kGradientNotFinite;
+    step_state->skip = differs                                  ? SkipReason::kRanksDiffer
+                       : IsFiniteDivided(*control, norm_squared) ? SkipReason::kNone
+                                                                 : SkipReason::kGradientNotFinite;
     if (step_state->skip == SkipReason::kNone) ++step_state->optimizer_steps;
   });
   return absl::OkStatus();

@@ -19,6 +19,7 @@
 #include "examples/common/language_model.h"
 #include "examples/common/world.h"
 #include "examples/train_lm/check.h"
+#include "examples/train_lm/progress.h"
 #include "examples/train_lm/text_data.h"
 #include "reprise/core/status_macros.h"
 #include "reprise/graph/forward_session.h"
@@ -73,7 +74,7 @@ absl::Status CheckFlags(const Run& run) {
   }
   if (run.steps < 1)
     return absl::InvalidArgumentError(absl::StrCat("--steps is ", run.steps, " but must be at least 1"));
-  if (!(run.learning_rate > 0) || !std::isfinite(static_cast<float>(run.learning_rate))) {
+  if (!(static_cast<float>(run.learning_rate) > 0) || !std::isfinite(static_cast<float>(run.learning_rate))) {
     return absl::InvalidArgumentError(
         absl::StrCat("--lr is ", run.learning_rate, " but must be positive and a finite float"));
   }
@@ -102,6 +103,14 @@ absl::Status Train(const Run& run, World& world, bool prints, const TextData& te
                    ShardedParameters& parameters, TrainSession& session, ReferenceCheck* check) {
   const Clock::time_point start = Clock::now();
   const int report_every = std::max(1, run.steps / 25);
+  Progress progress(run.steps);
+  StepMetrics last;
+  const auto poll = [&] {
+    for (const StepMetrics& metrics : session.PollMetrics()) {
+      progress.Add(metrics);
+      last = metrics;
+    }
+  };
   for (int step = 0; step < run.steps; ++step) {
     const float learning_rate = LearningRate(run, step);
     if (check != nullptr) REPRISE_RETURN_IF_ERROR(check->Start(parameters));
@@ -121,16 +130,24 @@ absl::Status Train(const Run& run, World& world, bool prints, const TextData& te
     if (check != nullptr) REPRISE_RETURN_IF_ERROR(check->CompareGradients(session));
     REPRISE_RETURN_IF_ERROR(session.EndStep());
     if (check != nullptr) REPRISE_RETURN_IF_ERROR(check->CompareUpdate(parameters, learning_rate));
-    for (const StepMetrics& metrics : session.PollMetrics()) {
-      if (prints && (metrics.step % report_every == 0 || metrics.step + 1 == run.steps)) {
-        PrintProgress(run, world.size(), metrics, start);
+    poll();
+    if (step % report_every == 0 || step + 1 == run.steps) {
+      // All ranks know all steps so far, and so decide alike whether to go on.
+      REPRISE_RETURN_IF_ERROR(session.Synchronize());
+      poll();
+      const std::string skipped = progress.TakeSkipped();
+      if (prints) std::cout << skipped;
+      if (prints) PrintProgress(run, world.size(), last, start);
+      if (absl::Status lost = progress.Check(); !lost.ok()) {
+        REPRISE_ASSIGN_OR_RETURN(const std::string why, session.FindNonFinite());
+        if (prints) std::cout << why << "\n";
+        REPRISE_RETURN_IF_ERROR(CheckOutput());
+        return lost;
       }
     }
     REPRISE_RETURN_IF_ERROR(CheckOutput());
   }
-  REPRISE_RETURN_IF_ERROR(session.Synchronize());
   if (!prints) return absl::OkStatus();
-  for (const StepMetrics& metrics : session.PollMetrics()) PrintProgress(run, world.size(), metrics, start);
   std::cout << absl::StrFormat("trained for %.1f s\n", std::chrono::duration<double>(Clock::now() - start).count());
   return absl::OkStatus();
 }
@@ -269,6 +286,10 @@ absl::StatusOr<int> Main(const Run& run) {
   REPRISE_ASSIGN_OR_RETURN(const double bits, Validate(*world, text, model, run.model.batch, *forward));
   if (program.prints) std::cout << absl::StrFormat("validation: %.3f bits per byte\n", bits);
   REPRISE_RETURN_IF_ERROR(CheckOutput());
+  if (!std::isfinite(bits)) {
+    return absl::AbortedError(
+        "the validation loss is not finite: the last step broke the parameters; use a smaller --lr");
+  }
   return 0;
 }
 

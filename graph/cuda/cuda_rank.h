@@ -65,6 +65,8 @@ class CudaRank : public std::enable_shared_from_this<CudaRank> {
   // is an error and not lost.
   cudaStream_t lane_stream(Lane lane) const { return lanes_[static_cast<int>(lane)].stream.get(); }
   Stream stream(Lane lane) const { return Stream(lane_stream(lane), lanes_[static_cast<int>(lane)].kernels.get()); }
+  // Working memory of the lane's kernels, which use it in turn.
+  void* workspace(Lane lane) const { return workspaces_[static_cast<int>(lane)]; }
   // Those that compute functions use.
   kernels::CudaKernels& compute_kernels() const { return *lanes_[static_cast<int>(Lane::kCompute)].kernels; }
   // Null if it was not made.
@@ -193,7 +195,7 @@ class CudaRank : public std::enable_shared_from_this<CudaRank> {
   EventHandle staged_;
   bool is_staging_ = false;
   std::array<LaneParts, kNumLanes> lanes_;
-  std::vector<void*> workspaces_;
+  std::vector<void*> workspaces_;  // by lane
   NormPart* norm_parts_ = nullptr;
   uint32_t* flags_ = nullptr;             // of all communicating lanes, then PeerFlags::set, then the token
   std::vector<uint32_t> set_flags_;       // what makes waits for other ranks end

@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "graph/command_error.h"
+#include "graph/compute_binding.h"
 #include "graph/cuda/captured_graph.h"
 #include "graph/cuda/cuda_collectives.h"
 #include "graph/cuda/lane_walk.h"
@@ -20,10 +21,6 @@ namespace {
 
 using kernels::CudaStatus;
 using Keep = CallerState::Keep;
-
-bool IsCompute(const Command& command) {
-  return std::holds_alternative<Forward>(command) || std::holds_alternative<Backward>(command);
-}
 
 // ---- graphs ----
 

@@ -1,7 +1,11 @@
 #include "graph/cuda/lane_walk.h"
 
 #include "graph/check_writes.h"
+#include "graph/compute_binding.h"
+#include "graph/cuda/captured_graph.h"
 #include "graph/cuda/cuda_collectives.h"
+#include "graph/cuda/device_probe.h"
+#include "graph/find_non_finite.h"
 #include "kernels/cuda/cuda_status.h"
 #include "reprise/core/status_macros.h"
 
@@ -29,7 +33,10 @@ absl::Status LaneWalk::Enqueue(CommandId id, const ScheduledCommand& command) co
     REPRISE_RETURN_IF_ERROR(
         CudaStatus(cudaStreamWaitEvent(stream, done_[wait.command.value()].get()), "waiting for a command"));
   }
-  REPRISE_RETURN_IF_ERROR(bindings().check_writes ? CheckDeviceWrites(command) : Launch(command));
+  const bool is_checked = bindings().check_writes && IsCompute(command.command);
+  REPRISE_RETURN_IF_ERROR(is_checked                         ? CheckDeviceWrites(id, command)
+                          : bindings().non_finite != nullptr ? FindOnDevice(id, command)
+                                                             : Launch(command));
   if (!done_[id.value()]) return absl::OkStatus();
   return CudaStatus(cudaEventRecord(done_[id.value()].get(), stream), "marking a command's end");
 }
@@ -39,18 +46,42 @@ absl::Status LaneWalk::Launch(const ScheduledCommand& command) const {
   return launcher_.Launch(/*local=*/0, command, rank_->stream(command.lane));
 }
 
-absl::Status LaneWalk::CheckDeviceWrites(const ScheduledCommand& command) const {
+absl::Status LaneWalk::LaunchCaptured(CommandId id, const ScheduledCommand& command) const {
   const cudaStream_t stream = rank_->lane_stream(command.lane);
-  const auto fill = [stream](void* to, uint8_t value, int64_t num_bytes) {
-    return CudaStatus(cudaMemsetAsync(to, value, static_cast<size_t>(num_bytes), stream), "filling device memory");
+  REPRISE_RETURN_IF_ERROR(
+      CudaStatus(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "beginning the capture"));
+  const absl::Status enqueued = Launch(command);
+  const absl::Status allowed = CapturedGraph(rank_->driver()).AddCommand(id, stream, /*is_compute=*/true);
+  cudaGraph_t graph = nullptr;
+  const cudaError_t error = cudaStreamEndCapture(stream, &graph);
+  const GraphHandle handle(graph);
+  if (!enqueued.ok() || !allowed.ok() || error != cudaSuccess) {
+    cudaGetLastError();
+    return Launch(command);
+  }
+  GraphExecHandle exec;
+  REPRISE_RETURN_IF_ERROR(CudaStatus(cudaGraphInstantiate(exec.receive(), graph, 0), "instantiating a command"));
+  REPRISE_RETURN_IF_ERROR(CudaStatus(cudaGraphLaunch(exec.get(), stream), "launching a command's graph"));
+  // The graph lives until it is done.
+  REPRISE_ASSIGN_OR_RETURN(const std::unique_ptr<DeviceProbe> probe, DeviceProbe::Create(*rank_, command.lane));
+  absl::Status status = probe->Wait();
+  if (!status.ok()) exec.Abandon();
+  return status;
+}
+
+absl::Status LaneWalk::CheckDeviceWrites(CommandId id, const ScheduledCommand& command) const {
+  REPRISE_ASSIGN_OR_RETURN(const std::unique_ptr<DeviceProbe> probe, DeviceProbe::Create(*rank_, command.lane));
+  const auto enqueue = [&](bool as_recorded) {
+    return as_recorded && bindings().check_captured ? LaunchCaptured(id, command) : Launch(command);
   };
-  const auto read = [stream](void* to_host, const void* from, int64_t num_bytes) {
-    REPRISE_RETURN_IF_ERROR(
-        CudaStatus(cudaMemcpyAsync(to_host, from, static_cast<size_t>(num_bytes), cudaMemcpyDeviceToHost, stream),
-                   "copying from the device"));
-    return CudaStatus(cudaStreamSynchronize(stream), "copying from the device");
-  };
-  return CheckWrites(bindings(), /*local=*/0, command, {.fill = fill, .read = read}, [&] { return Launch(command); });
+  const auto nothing = [] { return absl::OkStatus(); };
+  return CheckWrites(bindings(), /*local=*/0, command, *probe,
+                     {.enqueue = enqueue, .execute = nothing, .runs_at_once = true}, /*digests=*/nullptr);
+}
+
+absl::Status LaneWalk::FindOnDevice(CommandId id, const ScheduledCommand& command) const {
+  REPRISE_ASSIGN_OR_RETURN(const std::unique_ptr<DeviceProbe> probe, DeviceProbe::Create(*rank_, command.lane));
+  return FindNonFinite(bindings(), /*local=*/0, id, command, *probe, [&] { return Launch(command); });
 }
 
 }  // namespace reprise::internal

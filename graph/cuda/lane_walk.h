@@ -27,7 +27,10 @@ class LaneWalk {
 
  private:
   absl::Status Launch(const ScheduledCommand& command) const;
-  absl::Status CheckDeviceWrites(const ScheduledCommand& command) const;
+  // Captures the command's work and launches that; without a capture where that breaks, which recording will say.
+  absl::Status LaunchCaptured(CommandId id, const ScheduledCommand& command) const;
+  absl::Status CheckDeviceWrites(CommandId id, const ScheduledCommand& command) const;
+  absl::Status FindOnDevice(CommandId id, const ScheduledCommand& command) const;
 
   const std::shared_ptr<CudaRank> rank_;
   const CommandLauncher launcher_;

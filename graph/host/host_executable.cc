@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "graph/command_error.h"
+#include "graph/compute_binding.h"
 #include "graph/host/adversarial_replay.h"
 #include "graph/host/host_profile.h"
 #include "kernels/parallel.h"
@@ -17,8 +18,7 @@ namespace {
 
 // Does replaying the command call functions of the user's? These may share state between ranks.
 bool CallsFunctions(const HostRecording& recording, const Command& command) {
-  return recording.execution == Execution::kEager &&
-         (std::holds_alternative<Forward>(command) || std::holds_alternative<Backward>(command));
+  return recording.execution == Execution::kEager && IsCompute(command);
 }
 
 class HostExecutable : public Executable {
@@ -32,6 +32,16 @@ class HostExecutable : public Executable {
     if (!status_.ok()) return status_;
     Untimed untimed;
     status_ = runs_->profile == nullptr ? ReplayOnce(untimed) : ReplayInProfile(*runs_->profile);
+    return status_;
+  }
+
+  absl::Status CheckReplay() override {
+    const bool is_recorded = recording_.execution == Execution::kGraph;
+    if (!status_.ok() || !is_recorded || recording_.bindings->write_digests == nullptr) return status_;
+    Untimed untimed;
+    *recording_.checks = true;
+    status_ = ReplayOnce(untimed);
+    *recording_.checks = false;
     return status_;
   }
 

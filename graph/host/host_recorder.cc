@@ -7,6 +7,9 @@
 #include "absl/strings/str_cat.h"
 #include "graph/check_writes.h"
 #include "graph/command_error.h"
+#include "graph/compute_binding.h"
+#include "graph/digest.h"
+#include "graph/find_non_finite.h"
 #include "graph/host/host_collectives.h"
 #include "graph/host/host_executable.h"
 #include "graph/launch_command.h"
@@ -26,17 +29,42 @@ class RecordingQueue : public HostQueue {
   std::vector<std::function<void()>> work_;
 };
 
-absl::Status CheckHostWrites(const Bindings& bindings, int local, const ScheduledCommand& command,
-                             absl::FunctionRef<absl::Status()> launch) {
-  const auto fill = [](void* to, uint8_t value, int64_t num_bytes) {
+class HostProbe : public MemoryProbe {
+ public:
+  absl::Status Fill(void* to, uint8_t value, int64_t num_bytes) override {
     std::memset(to, value, static_cast<size_t>(num_bytes));
     return absl::OkStatus();
-  };
-  const auto read = [](void* to_host, const void* from, int64_t num_bytes) {
+  }
+  absl::Status Read(void* to_host, const void* from, int64_t num_bytes) override {
     std::memcpy(to_host, from, static_cast<size_t>(num_bytes));
     return absl::OkStatus();
-  };
-  return CheckWrites(bindings, local, command, {.fill = fill, .read = read}, launch);
+  }
+  absl::Status Write(void* to, const void* from_host, int64_t num_bytes) override {
+    return Read(to, from_host, num_bytes);
+  }
+  absl::StatusOr<uint64_t> Digest(const void* from, int64_t num_bytes) override {
+    const std::byte* const bytes = static_cast<const std::byte*>(from);
+    uint64_t digest = 0;
+    int64_t at = 0;
+    for (; at + kDigestWord <= num_bytes; at += kDigestWord) {
+      uint64_t word;
+      std::memcpy(&word, bytes + at, kDigestWord);
+      digest += MixWord(word, at / kDigestWord);
+    }
+    if (at < num_bytes) digest += MixWord(WordAt(bytes + at, num_bytes - at), at / kDigestWord);
+    return digest;
+  }
+};
+
+std::string NameOfWork(const Bindings& bindings, int local) {
+  return absl::StrCat("work that was enqueued on rank ", bindings.ranks[local]);
+}
+
+absl::Status RunAll(absl::string_view what, const std::vector<std::function<void()>>& enqueued) {
+  return WithoutExceptions(what, [&] {
+    for (const std::function<void()>& work : enqueued) work();
+    return absl::OkStatus();
+  });
 }
 
 class HostRecorder : public Recorder {
@@ -55,7 +83,7 @@ class HostRecorder : public Recorder {
 
   absl::Status Record(CommandId id, const ScheduledCommand& command) override {
     REPRISE_RETURN_IF_ERROR(protocol_.Record(id, command));
-    absl::StatusOr<std::vector<HostWork>> work = WorkOf(command);
+    absl::StatusOr<std::vector<HostWork>> work = WorkOf(id, command);
     REPRISE_RETURN_IF_ERROR(protocol_.Keep(work.status()));
     recording_.work.push_back(*std::move(work));
     return absl::OkStatus();
@@ -67,41 +95,67 @@ class HostRecorder : public Recorder {
   }
 
  private:
-  absl::StatusOr<std::vector<HostWork>> WorkOf(const ScheduledCommand& command) const {
+  absl::StatusOr<std::vector<HostWork>> WorkOf(CommandId id, const ScheduledCommand& command) const {
     if (IsCollective(command.command)) return CollectiveWork(*recording_.bindings, command);
     std::vector<HostWork> work;
     for (int local = 0; local < recording_.ranks(); ++local) {
-      REPRISE_ASSIGN_OR_RETURN(work.emplace_back(), LocalWork(local, command));
+      REPRISE_ASSIGN_OR_RETURN(work.emplace_back(), LocalWork(local, id, command));
     }
     return work;
   }
 
-  absl::StatusOr<HostWork> LocalWork(int local, const ScheduledCommand& command) const {
+  absl::StatusOr<HostWork> LocalWork(int local, CommandId id, const ScheduledCommand& command) const {
     switch (recording_.execution) {
       case Execution::kGraph:
-        return GraphWork(local, command);
+        return GraphWork(local, id, command);
       case Execution::kEager:
-        return HostWork([launcher = launcher_, local, command] {
-          ImmediateHostQueue queue;
-          const auto launch = [&] { return launcher->Launch(local, command, Stream(&queue)); };
-          return launcher->bindings().check_writes ? CheckHostWrites(launcher->bindings(), local, command, launch)
-                                                   : launch();
+        return HostWork([launcher = launcher_, schedule = protocol_.schedule(), local, id, command] {
+          return RunEagerly(*launcher, schedule, local, id, command);
         });
     }
     return absl::InternalError("unknown execution");
   }
 
-  absl::StatusOr<HostWork> GraphWork(int local, const ScheduledCommand& command) const {
+  static absl::Status RunEagerly(const CommandLauncher& launcher, int schedule, int local, CommandId id,
+                                 const ScheduledCommand& command) {
+    const Bindings& bindings = launcher.bindings();
+    HostProbe probe;
+    if (bindings.check_writes && IsCompute(command.command)) {
+      std::vector<std::function<void()>> enqueued;
+      const auto enqueue = [&](bool) {
+        RecordingQueue queue;
+        REPRISE_RETURN_IF_ERROR(launcher.Launch(local, command, Stream(&queue)));
+        enqueued = queue.Take();
+        return absl::OkStatus();
+      };
+      const auto execute = [&] { return RunAll(NameOfWork(bindings, local), enqueued); };
+      std::vector<uint64_t> digests;
+      REPRISE_RETURN_IF_ERROR(
+          CheckWrites(bindings, local, command, probe, {.enqueue = enqueue, .execute = execute}, &digests));
+      if (bindings.write_digests != nullptr) bindings.write_digests->Add(schedule, id, local, std::move(digests));
+      return absl::OkStatus();
+    }
+    ImmediateHostQueue queue;
+    const auto launch = [&] { return launcher.Launch(local, command, Stream(&queue)); };
+    return bindings.non_finite == nullptr ? launch() : FindNonFinite(bindings, local, id, command, probe, launch);
+  }
+
+  absl::StatusOr<HostWork> GraphWork(int local, CommandId id, const ScheduledCommand& command) const {
     RecordingQueue queue;
     REPRISE_RETURN_IF_ERROR(launcher_->Launch(local, command, Stream(&queue)));
     std::vector<std::function<void()>> enqueued = queue.Take();
-    if (enqueued.empty()) return HostWork();
-    return HostWork([enqueued = std::move(enqueued),
-                     what = absl::StrCat("work that was enqueued on rank ", recording_.bindings->ranks[local])] {
-      return WithoutExceptions(what, [&] {
-        for (const std::function<void()>& work : enqueued) work();
-        return absl::OkStatus();
-      });
+    const bool is_checked = IsCompute(command.command) && recording_.bindings->write_digests != nullptr;
+    if (enqueued.empty() && !is_checked) return HostWork();
+    const auto run = [what = NameOfWork(*recording_.bindings, local), enqueued = std::move(enqueued)] {
+      return RunAll(what, enqueued);
+    };
+    if (!is_checked) return HostWork(run);
+    return HostWork([run, bindings = recording_.bindings, checks = recording_.checks, schedule = protocol_.schedule(),
+                     local, id, command] {
+      if (!*checks) return run();
+      const std::vector<uint64_t> digests = bindings->write_digests->Take(schedule, id, local);
+      HostProbe probe;
+      return digests.empty() ? run() : CheckRecordedWrites(*bindings, local, command, probe, run, digests);
     });
   }
 

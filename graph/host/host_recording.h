@@ -24,6 +24,8 @@ struct HostRecording {
   Schedule schedule;
   Execution execution = Execution::kGraph;
   std::vector<std::vector<HostWork>> work;  // by command, then local rank
+  // Set while CheckReplay runs: the work of compute functions then checks itself.
+  std::shared_ptr<bool> checks = std::make_shared<bool>(false);
 
   int ranks() const { return static_cast<int>(bindings->ranks.size()); }
   int commands() const { return static_cast<int>(schedule.commands.size()); }

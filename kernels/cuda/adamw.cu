@@ -1,14 +1,17 @@
 // The AdamW optimizer.
-#include <cfloat>
-
 #include "kernels/cuda/optimizer.cuh"
 
 namespace reprise::kernels {
 namespace {
 
+// The largest float whose square is one.
+constexpr float kLargestGradient = 0x1.fffffep63f;
+
 struct Factors {
   StepFactors step;
-  float correction1, correction2;  // of the moments' bias, to multiply with
+  // Of the bias of the first moment and of the second one's root, to multiply with: the second moment itself, times its
+  // own, may leave the range of floats.
+  float correction1, correction2;
   float keep;
 };
 
@@ -16,7 +19,7 @@ __device__ Factors ReadFactors(const AdamWLaunch& a) {
   const StepFactors step = ReadStepFactors(a.update);
   const double t = static_cast<double>(a.update.step_state->optimizer_steps);
   return {step, static_cast<float>(1.0 / (1.0 - pow(static_cast<double>(a.beta1), t))),
-          static_cast<float>(1.0 / (1.0 - pow(static_cast<double>(a.beta2), t))), 1.0f - step.learning_rate * a.update.weight_decay};
+          static_cast<float>(sqrt(1.0 / (1.0 - pow(static_cast<double>(a.beta2), t)))), 1.0f - step.learning_rate * a.update.weight_decay};
 }
 
 template <int N, class M>
@@ -26,11 +29,13 @@ __device__ void UpdatePack(const AdamWLaunch& a, const Factors& f, M* masters, i
   Pack<M, N> master = LoadPack<N>(masters + first);
 #pragma unroll
   for (int e = 0; e < N; ++e) {
-    const float gradient = sums.elements[e] / f.step.divisor * f.step.clip;
+    const float unbounded = f.step.Gradient(sums.elements[e]);
+    const float below = unbounded > kLargestGradient ? kLargestGradient : unbounded;
+    const float gradient = below < -kLargestGradient ? -kLargestGradient : below;
     m.elements[e] = a.beta1 * m.elements[e] + (1.0f - a.beta1) * gradient;
     const float square = a.beta2 * v.elements[e] + (1.0f - a.beta2) * gradient * gradient;
     v.elements[e] = square > FLT_MAX ? FLT_MAX : square;
-    const float direction = m.elements[e] * f.correction1 / (sqrtf(v.elements[e] * f.correction2) + a.epsilon);
+    const float direction = m.elements[e] * f.correction1 / (sqrtf(v.elements[e]) * f.correction2 + a.epsilon);
     master.elements[e] = FromFloat<M>(ToFloat(master.elements[e]) * f.keep - f.step.learning_rate * direction);
   }
   StorePack(a.first_moment + first, m);

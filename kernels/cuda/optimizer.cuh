@@ -2,6 +2,8 @@
 #ifndef REPRISE_KERNELS_CUDA_OPTIMIZER_CUH_
 #define REPRISE_KERNELS_CUDA_OPTIMIZER_CUH_
 
+#include <cfloat>
+
 #include "kernels/cuda/elements.cuh"
 
 namespace reprise::kernels {
@@ -10,18 +12,21 @@ inline constexpr int kUpdateThreads = 256;
 // Blocks stay and stride: each reads the step's values once.
 inline constexpr int64_t kUpdateBlocks = 2048;
 
-// This step's values, read at replay. gradient = gradient_sum / divisor * clip.
+// This step's values, read at replay.
 struct StepFactors {
-  float learning_rate, divisor, clip;
+  float learning_rate, divisor;
+  double clip;  // times the sum gives the clipped gradient; 0: no clipping
+
+  // Of an element of the sum. A norm that is far above clip_norm leaves the range of floats as its reciprocal does.
+  __device__ float Gradient(float sum) const {
+    return clip == 0 ? sum / divisor : static_cast<float>(static_cast<double>(sum) * clip);
+  }
 };
 
 __device__ inline StepFactors ReadStepFactors(const UpdateLaunch& u) {
-  StepFactors factors = {u.control->learning_rate, u.control->gradient_divisor * u.control->loss_scale, 1.0f};
-  if (u.clip_norm > 0) {
-    const double norm = sqrt(u.step_state->norm_squared) / factors.divisor;
-    const double ratio = u.clip_norm / norm;
-    factors.clip = static_cast<float>(ratio < 1.0 ? ratio : 1.0);
-  }
+  StepFactors factors = {u.control->learning_rate, u.control->gradient_divisor * u.control->loss_scale, 0};
+  const double norm = sqrt(u.step_state->norm_squared);
+  if (u.clip_norm > 0 && norm / factors.divisor > u.clip_norm) factors.clip = u.clip_norm / norm;
   return factors;
 }
 

@@ -13,7 +13,7 @@ __device__ void UpdatePack(const SgdLaunch& a, const StepFactors& step, M* maste
 #pragma unroll
   for (int e = 0; e < N; ++e) {
     const float old = ToFloat(master.elements[e]);
-    float direction = sums.elements[e] / step.divisor * step.clip + a.update.weight_decay * old;
+    float direction = step.Gradient(sums.elements[e]) + a.update.weight_decay * old;
     if (a.momentum != 0) direction = velocity.elements[e] = a.momentum * velocity.elements[e] + direction;
     master.elements[e] = FromFloat<M>(old - step.learning_rate * direction);
   }

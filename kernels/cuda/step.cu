@@ -1,4 +1,6 @@
 // The small commands of a microbatch and of a step.
+#include <cfloat>
+
 #include "kernels/cuda/elements.cuh"
 
 namespace reprise::kernels {
@@ -41,9 +43,13 @@ __global__ void FinishNormKernel(const ControlBlock* control, StepState* step_st
   }
   step_state->norm_squared = norm_squared;
   step_state->loss_total = loss_total;
-  step_state->skip = differs                  ? SkipReason::kRanksDiffer
-                     : isfinite(norm_squared) ? SkipReason::kNone
-                                              : SkipReason::kGradientNotFinite;
+  // Of the gradient, summed and divided: does a float hold its norm?
+  const double largest = static_cast<double>(FLT_MAX) *
+                         (static_cast<double>(control->gradient_divisor) * control->loss_scale);
+  const bool finite = isfinite(norm_squared) && norm_squared <= largest * largest;
+  step_state->skip = differs  ? SkipReason::kRanksDiffer
+                     : finite ? SkipReason::kNone
+                              : SkipReason::kGradientNotFinite;
   if (step_state->skip == SkipReason::kNone) ++step_state->optimizer_steps;
 }
 

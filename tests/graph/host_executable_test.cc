@@ -305,20 +305,22 @@ TEST_F(ComputeTest, CheckWritesAcceptsCompleteFunctions) {
   EXPECT_THAT(Replay(Execution::kEager, /*check_writes=*/true), IsOk());
 }
 
-// Runs `functions`, then puts the last elements of a view back as they were before.
+// Runs `function`, and lets what it enqueues leave the last elements of a view as they were before.
 template <class View>
-void LeaveUnwritten(ComputeContext& context, View view, int64_t elements, const ComputeFunction& function) {
+absl::Status LeaveUnwritten(ComputeContext& context, View view, int64_t elements, const ComputeFunction& function) {
   const auto last = view.data + view.num_elements() - elements;
-  std::vector<std::remove_reference_t<decltype(*last)>> before(last, last + elements);
-  function(context).IgnoreError();
-  std::copy(before.begin(), before.end(), last);
+  const auto before = std::make_shared<std::vector<std::remove_reference_t<decltype(*last)>>>(elements);
+  HostQueue& queue = context.stream().host_queue();
+  queue.Enqueue([=] { std::copy_n(last, elements, before->begin()); });
+  REPRISE_RETURN_IF_ERROR(function(context));
+  queue.Enqueue([=] { std::copy(before->begin(), before->end(), last); });
+  return absl::OkStatus();
 }
 
 TEST_F(ComputeTest, CheckWritesFindsAnUnwrittenOutput) {
   REPRISE_ASSERT_OK_AND_ASSIGN(const TensorId y1, plan_.model.FindTensor("y1"));
   compute_[c1_].forward = [y1, forward = compute_[c1_].forward](ComputeContext& context) {
-    LeaveUnwritten(context, context.output<BFloat16>(y1), 2, forward);
-    return absl::OkStatus();
+    return LeaveUnwritten(context, context.output<BFloat16>(y1), 2, forward);
   };
   EXPECT_THAT(Replay(Execution::kEager, /*check_writes=*/true),
               StatusIs(absl::StatusCode::kFailedPrecondition,
@@ -330,18 +332,16 @@ TEST_F(ComputeTest, CheckWritesFindsAnUnwrittenOutput) {
 TEST_F(ComputeTest, CheckWritesFindsAnUnwrittenGradient) {
   REPRISE_ASSERT_OK_AND_ASSIGN(const ParameterId weight, plan_.model.FindParameter("u1.weight"));
   compute_[c1_].backward = [weight, backward = compute_[c1_].backward](ComputeContext& context) {
-    LeaveUnwritten(context, context.parameter_gradient<BFloat16>(weight), 1, backward);
-    return absl::OkStatus();
+    return LeaveUnwritten(context, context.parameter_gradient<BFloat16>(weight), 1, backward);
   };
   EXPECT_THAT(Replay(Execution::kEager, /*check_writes=*/true),
               StatusIs(absl::StatusCode::kFailedPrecondition,
-                       HasSubstr("backward of call \"c1\" on rank 0 left 1 of 36 elements of parameter_gradient of "
-                                 "parameter \"u1.weight\" unwritten")));
+                       HasSubstr("backward of call \"c1\" on rank 0 left 1 of 36 elements of gradient of "
+                                 "parameter \"u1.weight\" of unit \"u1\" unwritten")));
   REPRISE_ASSERT_OK_AND_ASSIGN(compute_, HashCompute(plan_.model));
   REPRISE_ASSERT_OK_AND_ASSIGN(const TensorId y0, plan_.model.FindTensor("y0"));
   compute_[c1_].backward = [y0, backward = compute_[c1_].backward](ComputeContext& context) {
-    LeaveUnwritten(context, context.input_gradient<BFloat16>(y0), 18, backward);
-    return absl::OkStatus();
+    return LeaveUnwritten(context, context.input_gradient<BFloat16>(y0), 18, backward);
   };
   EXPECT_THAT(Replay(Execution::kEager, /*check_writes=*/true),
               StatusIs(absl::StatusCode::kFailedPrecondition,

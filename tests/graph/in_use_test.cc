@@ -156,6 +156,7 @@ std::vector<Call> EveryCall() {
       {"EndStep", [](Everything& all) { return all.train->EndStep(); }},
       {"DiscardGradients", [](Everything& all) { return all.train->DiscardGradients(); }},
       {"MarkParametersChanged", [](Everything& all) { return all.train->MarkParametersChanged(); }},
+      {"FindNonFinite", [](Everything& all) { return all.train->FindNonFinite().status(); }},
       {"Synchronize", [](Everything& all) { return all.train->Synchronize(); }},
       {"ReadOutput", [](Everything& all) { return all.train->ReadOutput<float>(0, all.dot.loss).status(); }},
       {"ReadInputGradient", [](Everything& all) { return all.train->ReadInputGradient<float>(0, all.dot.x).status(); }},

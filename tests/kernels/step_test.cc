@@ -85,6 +85,21 @@ TEST(FinishNormTest, SkipsAStepWhoseGradientIsNotFinite) {
   }
 }
 
+TEST(FinishNormTest, SkipsAStepWhoseDividedGradientHasANormThatNoFloatHolds) {
+  const NormPart part = {.norm_squared = 1e74};
+  const auto skip = [&](float divisor, float loss_scale) {
+    const ControlBlock control = {.loss_scale = loss_scale, .gradient_divisor = divisor};
+    StepState state;
+    EXPECT_EQ(FinishNorm(HostStream(), &control, &state, &part, 1), absl::OkStatus());
+    EXPECT_EQ(state.optimizer_steps, state.skip == SkipReason::kNone ? 1 : 0);
+    return state.skip;
+  };
+  EXPECT_EQ(skip(0.1f, 1), SkipReason::kNone);  // 1e38
+  EXPECT_EQ(skip(0.01f, 1), SkipReason::kGradientNotFinite);
+  EXPECT_EQ(skip(1, 0x1p-4f), SkipReason::kGradientNotFinite);
+  EXPECT_EQ(skip(3e38f, 0x1p100f), SkipReason::kNone);  // the product of both is more than a float holds
+}
+
 TEST(FinishNormTest, SkipsAStepOfWhichRanksHaveOtherFacts) {
   const double nan = std::numeric_limits<double>::quiet_NaN();
   const ControlBlock control = {.agreed = 7};

@@ -285,9 +285,11 @@ TEST_F(CudaCommandsTest, FinishNorm) {
   // In another order than that of the ranks the 1 would survive.
   for (const Parts& parts : {Parts{{{0x1p53, 1.5, 7}, {1, 2, 7}, {-0x1p53, 4, 7}}},
                              Parts{{{1, 1, 7}, {infinity, 1, 7}, {1, 1, 7}}}, Parts{{{1, 1, 7}, {2, 1, 7}, {1, 1, 8}}},
-                             Parts{{{1, 1, 8}, {3, 1, 8}, {1, 1, 8}}}}) {
+                             Parts{{{1, 1, 8}, {3, 1, 8}, {1, 1, 8}}},
+                             // A divided norm that no float holds.
+                             Parts{{{1e74, 1, 7}, {4, 1, 7}, {1, 1, 7}}}}) {
     Twin twin(absl::StrCat("FinishNorm of ", parts.values[1].norm_squared));
-    const Operand control = twin.Struct(ControlBlock{.agreed = 7});
+    const Operand control = twin.Struct(ControlBlock{.gradient_divisor = 0.01f, .agreed = 7});
     const Operand state = twin.Struct(StepState{
         .norm_squared = -1, .loss_total = -1, .optimizer_steps = 4, .skip = SkipReason::kGradientNotFinite});
     const Operand values = twin.Struct(parts);

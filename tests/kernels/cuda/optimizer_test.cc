@@ -1,4 +1,5 @@
 #include <cmath>
+#include <random>
 
 #include "absl/strings/str_cat.h"
 #include "reprise/kernels/adamw.h"
@@ -77,6 +78,58 @@ TYPED_TEST(CudaOptimizerTest, SgdEqualsTheHostBitForBit) {
                        .momentum = momentum,
                        .weight_decay = 0.1f,
                        .velocity = momentum == 0 ? nullptr : m.data<float>(velocity)});
+      });
+    }
+  }
+}
+
+// Of any sign, from the smallest float to the largest.
+Tensor<float> AnyMagnitudes(int64_t count, uint64_t seed) {
+  std::mt19937_64 random(seed);
+  std::uniform_real_distribution<double> exponent(std::log(1.4e-45), std::log(3.4e38));
+  Tensor<float> values({count});
+  for (float& value : values.data) {
+    value = static_cast<float>(std::exp(exponent(random)));
+    if (random() % 2 == 0) value = -value;
+  }
+  return values;
+}
+
+TYPED_TEST(CudaOptimizerTest, EveryMagnitudeEqualsTheHostBitForBit) {
+  using M = TypeParam;
+  constexpr int64_t kCount = 4097;
+  const Tensor<float> sums = AnyMagnitudes(kCount, 1);
+  double squares = 0;
+  for (const float sum : sums.data) squares += static_cast<double>(sum) * sum;
+  // Unclipped, and clipped by very much.
+  struct Range {
+    float clip_norm, divisor;
+    double norm_squared;
+  };
+  for (const Range& range : {Range{0, 1, 1e70}, Range{1e-30f, 1, squares}, Range{1, 1024, squares}}) {
+    Twin adamw(absl::StrCat("AdamW of every magnitude, clipped to ", range.clip_norm, ", divided by ", range.divisor));
+    Twin sgd(absl::StrCat("Sgd of every magnitude, clipped to ", range.clip_norm, ", divided by ", range.divisor));
+    for (Twin* const twin : {&adamw, &sgd}) {
+      const Operand control = twin->Struct(ControlBlock{.learning_rate = 0.013f, .gradient_divisor = range.divisor});
+      const Operand state = twin->Struct(StepState{.norm_squared = range.norm_squared, .optimizer_steps = 3});
+      const Operand sum = twin->Input(sums), master = twin->Update(Random<M>({kCount}, 2));
+      Tensor<float> second = AnyMagnitudes(kCount, 4);
+      for (float& v : second.data) v = std::abs(v);
+      const Operand m1 = twin->Update(AnyMagnitudes(kCount, 3)), m2 = twin->Update(second);
+      twin->Run([&](Stream s, const Memory& m) {
+        const UpdateArguments update = {.control = m.data<ControlBlock>(control),
+                                        .step_state = m.data<StepState>(state),
+                                        .clip_norm = range.clip_norm,
+                                        .gradient_sum = m.data<float>(sum),
+                                        .master_dtype = DTypeOf<M>::value,
+                                        .master = m.data<M>(master),
+                                        .count = kCount};
+        if (twin == &sgd) return Sgd(s, {.update = update, .momentum = 0.9f, .velocity = m.data<float>(m1)});
+        return AdamW(s, {.update = update,
+                         .epsilon = 1e-15f,
+                         .weight_decay = 0.1f,
+                         .first_moment = m.data<float>(m1),
+                         .second_moment = m.data<float>(m2)});
       });
     }
   }

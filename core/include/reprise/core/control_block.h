@@ -30,6 +30,8 @@ struct ControlBlock {
 // Why a step made no update.
 enum class SkipReason : uint8_t {
   kNone = 0,
+  // The gradient, or its norm, summed or divided, is no number that a float holds; TrainSession::FindNonFinite tells where
+  // that began.
   kGradientNotFinite = 1,
   kRanksDiffer = 2,  // ControlBlock::agreed, or some rank gave nothing to SumNorm
 };

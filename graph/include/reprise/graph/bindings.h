@@ -13,10 +13,15 @@
 namespace reprise {
 
 class MemoryBlock;
+namespace internal {
+class FirstNonFinite;
+class WriteDigests;
+}  // namespace internal
 
 // Optimizers, applied to each rank's flat master shards by the step. The learning rate comes with each step.
 struct AdamW {
-  float beta1 = 0.9f, beta2 = 0.999f, epsilon = 1e-8f;
+  float beta1 = 0.9f, beta2 = 0.999f;
+  float epsilon = 1e-8f;      // at least 1e-15
   float weight_decay = 0.0f;  // decoupled: master -= learning_rate * weight_decay * master
 };
 struct Sgd {
@@ -33,10 +38,15 @@ struct Bindings {
   std::shared_ptr<const Plan> plan;
   ComputeTable compute = {};
   Optimizer optimizer = AdamW{};
-  float clip_norm = 0;        // of the divided gradient; 0: no clipping
-  bool check_writes = false;  // eager only: poison what a compute function must write, then name what it left unwritten
-  int64_t scratch_guard =
-      0;  // with check_writes: bytes after each scratch buffer that are nobody's, to find writes there
+  float clip_norm = 0;  // of the divided gradient; 0: no clipping
+  // Eager: check what compute functions write, see RunOptions::check_writes. They then run two or three times.
+  bool check_writes = false;
+  bool check_captured = false;  // with check_writes, on devices: the last of these runs is of captured work
+  int64_t scratch_guard = 0;    // with check_writes: bytes after each scratch buffer that are nobody's
+  // What checked eager replays found, for as many of Executable::CheckReplay, in the same order. May be null.
+  std::shared_ptr<internal::WriteDigests> write_digests = nullptr;
+  // Eager: reports the first value that is not finite. May be null.
+  std::shared_ptr<internal::FirstNonFinite> non_finite = nullptr;
   std::vector<int> ranks = {};  // World::local_ranks()
   std::vector<std::vector<std::byte*>> addresses = {};
   std::vector<std::shared_ptr<MemoryBlock>> memory = {};  // kept alive

@@ -42,6 +42,10 @@ class Executable {
   // (c) Enqueues the whole schedule for every local rank. May return before it is done: see World::Synchronize. An
   // error says nothing of other executables.
   virtual absl::Status Replay() = 0;
+  // (c) With Bindings::write_digests: replays once, untimed, and checks that what was recorded of each compute function
+  // writes the same bits as the function did in a checked eager replay. FailedPrecondition, naming both, if not.
+  // Does nothing, not even a replay, where no work can be put between the commands of a recording: on devices.
+  virtual absl::Status CheckReplay() { return absl::OkStatus(); }
   virtual GraphAudit audit() const { return {}; }
 };
 

@@ -56,9 +56,19 @@ struct ExternalBuffer {
 struct RunOptions {
   PlanOptions plan = {};
   Execution execution = Execution::kGraph;
-  // At Create: name the call and tensor that a compute function leaves unwritten, and the call that writes just after
-  // its scratch memory.
-  bool check_writes = false;
+  // At Create: refuse compute functions that break their contract (see ComputeFunction), by call, tensor or parameter,
+  // and rank: what they leave unwritten, write at once instead of enqueueing, or do not write when they are called
+  // again or captured; outputs and gradients to assign whose bits depend on what memory held before; gradients to add
+  // to that are assigned, or that do not grow by the same from zero and from s = 5e4: of results a and b, |b - a - s|
+  // may be 16 u (|a| + |b| + s), where u is 2^-24 in fp32 and 2^-8 in bf16 (of a gradient of more than 8 MiB, eight
+  // parts of 1 MiB are compared); changes of what they may only read; writes just behind their scratch memory, if there
+  // is room for another one. Functions must give the same bits whenever they run on the same bytes. The same on all
+  // ranks.
+  //
+  // It costs time at Create alone: in warm-up each Forward and Backward of each distinct schedule runs twice, three
+  // times if it adds to a gradient, instead of once, and on the host once more from its recording. Off, a broken
+  // function trains on silently: switch it off where Create takes too long, or for functions that sum by atomics.
+  bool check_writes = true;
   std::vector<ExternalBuffer> external = {};
 };
 
@@ -90,7 +100,8 @@ struct CaptureReport {
 
 class TrainSession {
  public:
-  // (c) Plans, agrees, takes memory, warms up (compute functions run at least twice, on zero inputs) and records.
+  // (c) Plans, agrees, takes memory, warms up (compute functions run at least twice, on zero inputs) and records, with
+  // RunOptions::check_writes in between.
   // Warm-up leaves parameters as they are; they may be set later, before the first step.
   static absl::StatusOr<std::unique_ptr<TrainSession>> Create(std::shared_ptr<ShardedParameters> parameters,
                                                               const Model& model, ComputeTable compute,
@@ -116,6 +127,13 @@ class TrainSession {
   // None once another rank gave up waiting, when they could be of bytes that mean nothing: the next call says so.
   // None while another thread is inside a call: a later call returns them.
   std::vector<StepMetrics> PollMetrics();
+  // (c) Between steps, after a step: why its gradient was not finite. Waits, and replays the step's last graph eagerly
+  // on the inputs that are still staged, with the parameters as they are now, which a skipped step left as they were
+  // (external inputs: as they are now). The answer is the same on all ranks: the first value that is not finite, by
+  // command: call, phase, tensor or parameter with its unit, element and rank; or that there is none. Parameters,
+  // optimizer state, state tensors, counters and metrics stay as they are; outputs and kept gradients are written
+  // again. FailedPrecondition in a step, or if nothing has run.
+  absl::StatusOr<std::string> FindNonFinite();
   // Waits for everything launched; the first error so far.
   absl::Status Synchronize();
   // Waits. An output as the last replay left it.

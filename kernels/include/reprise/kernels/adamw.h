@@ -16,8 +16,11 @@ struct AdamWArguments {
   float* second_moment = nullptr;
 };
 
-// A second moment that would be infinite becomes the largest float, so that later updates shrink it again. Bias
-// correction takes step_state->optimizer_steps as the number of updates, this one included.
+// For every finite gradient the update is AdamW's: but for the rounding of a dozen operations, a gradient beyond
+// 2^64 (1.8e19), whose square no float holds, counts as 2^64 with its sign; and squares below 2^-149 are lost, which
+// changes an update by at most a part of sqrt(2^-150 / (1 - beta2)) / epsilon of it (8.4e-7 of it with beta2 0.999 and
+// epsilon 1e-15). A master that leaves the range of its dtype, by a learning rate that large, is infinite from then on.
+// Bias correction takes step_state->optimizer_steps as the number of updates, this one included.
 absl::Status AdamW(Stream stream, const AdamWArguments& arguments);
 
 }  // namespace reprise::kernels

@@ -15,7 +15,8 @@ struct SgdArguments {
   float* velocity = nullptr;  // starts at 0; needed with momentum only
 };
 
-// velocity = momentum velocity + gradient; master -= learning_rate velocity. Without momentum the gradient is used.
+// velocity = momentum velocity + gradient; master -= learning_rate velocity. Without momentum the gradient is used. A
+// velocity or master that leaves the range of its dtype is infinite from then on.
 absl::Status Sgd(Stream stream, const SgdArguments& arguments);
 
 }  // namespace reprise::kernels
