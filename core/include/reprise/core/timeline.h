@@ -57,7 +57,8 @@ absl::StatusOr<std::string> ToChromeTrace(const Plan& plan, const Timeline& time
 
 // For files and for exchange between ranks: the fields as JSON, in the order of the spans.
 std::string ToJson(const Timeline& timeline);
-// InvalidArgument, saying where and what is wrong with the text.
+// InvalidArgument, saying where and what is wrong with the text, or that it holds more than 2^22 spans or what takes 8
+// GiB to read.
 absl::StatusOr<Timeline> TimelineFromJson(absl::string_view json);
 
 }  // namespace reprise
