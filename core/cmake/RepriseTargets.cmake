@@ -124,11 +124,12 @@ function(reprise_gpu_test)
   endforeach()
 endfunction()
 
-# reprise_benchmark(NAME plan_bench SMOKE_FILTER regex SRCS ... [DEPS ...]): a Google Benchmark executable. The benchmarks
-# that SMOKE_FILTER matches also run, briefly, as a ctest test labelled bench: it checks that they run and are right.
+# reprise_benchmark(NAME plan_bench SMOKE_FILTER regex SRCS ... [DEPS ...]): a Google Benchmark executable; a source holds
+# its main. The benchmarks that SMOKE_FILTER matches also run, briefly, as a ctest test labelled bench: it checks that they
+# run and are right.
 function(reprise_benchmark)
   cmake_parse_arguments(PARSE_ARGV 0 ARG "" "NAME;SMOKE_FILTER" "SRCS;DEPS")
-  reprise_executable(NAME ${ARG_NAME} SRCS ${ARG_SRCS} DEPS ${ARG_DEPS} benchmark::benchmark_main)
+  reprise_executable(NAME ${ARG_NAME} SRCS ${ARG_SRCS} DEPS ${ARG_DEPS} benchmark::benchmark)
   add_test(NAME ${ARG_NAME} COMMAND ${ARG_NAME} --benchmark_min_time=0.01 --benchmark_filter=${ARG_SMOKE_FILTER})
   # A benchmark that reports an error still exits with zero, and so does a filter that matches nothing.
   set_tests_properties(${ARG_NAME} PROPERTIES

@@ -1,7 +1,9 @@
 #include "examples/common/command_line.h"
 
-#include <exception>
+#include <algorithm>
 #include <iostream>
+#include <new>
+#include <stdexcept>
 
 #include "absl/flags/commandlineflag.h"
 #include "absl/flags/reflection.h"
@@ -34,8 +36,8 @@ absl::CommandLineFlag* FindSwitch(absl::string_view name) {
 absl::Status Set(absl::CommandLineFlag& flag, absl::string_view value) {
   std::string error;
   if (flag.ParseFrom(value, &error)) return absl::OkStatus();
-  return Refuse(absl::StrCat("--", flag.Name(), "=", value, " is not a value of that flag",
-                             error.empty() ? "" : ": ", error));
+  return Refuse(
+      absl::StrCat("--", flag.Name(), "=", value, " is not a value of that flag", error.empty() ? "" : ": ", error));
 }
 
 // 2 if the fault is in what was asked for.
@@ -69,8 +71,7 @@ absl::StatusOr<std::string> ReadCommandLine(absl::string_view program, absl::str
       shown = absl::StrCat(program, " of reprise " REPRISE_VERSION "\n");
     } else if (absl::CommandLineFlag* flag = FindSwitch(name)) {
       REPRISE_RETURN_IF_ERROR(Set(*flag, "true"));
-    } else if (absl::CommandLineFlag* negated =
-                   absl::ConsumePrefix(&name, "no") ? FindSwitch(name) : nullptr) {
+    } else if (absl::CommandLineFlag* negated = absl::ConsumePrefix(&name, "no") ? FindSwitch(name) : nullptr) {
       REPRISE_RETURN_IF_ERROR(Set(*negated, "false"));
     } else {
       name = absl::StripPrefix(arguments[i], "-");
@@ -107,6 +108,8 @@ int RunProgram(int argc, char** argv, absl::string_view usage, const std::functi
     exit_code = all();
   } catch (const std::bad_alloc&) {
     exit_code = absl::ResourceExhaustedError("there is not enough memory; ask for less");
+  } catch (const std::length_error&) {
+    exit_code = absl::ResourceExhaustedError("no container holds that much; ask for less");
   }
   if (exit_code.ok()) return *exit_code;
   std::cerr << program << ": " << std::string(exit_code.status().message()) << "\n";

@@ -31,8 +31,8 @@ template <class T>
 absl::Status CheckFlag(const absl::Flag<T>& flag, int64_t minimum, int64_t maximum) {
   const T value = absl::GetFlag(flag);
   if (value >= static_cast<T>(minimum) && value <= static_cast<T>(maximum)) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("--", flag.Name(), " is ", value, " but must be from ", minimum,
-                                                 " to ", maximum));
+  return absl::InvalidArgumentError(
+      absl::StrCat("--", flag.Name(), " is ", value, " but must be from ", minimum, " to ", maximum));
 }
 
 }  // namespace reprise::examples

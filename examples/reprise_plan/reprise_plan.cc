@@ -6,8 +6,6 @@
 #include <vector>
 
 #include "absl/flags/flag.h"
-#include "absl/flags/parse.h"
-#include "absl/flags/usage.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/numbers.h"
@@ -15,8 +13,8 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/types/optional.h"
+#include "examples/common/command_line.h"
 #include "examples/common/read_file.h"
-#include "examples/reprise_plan/arguments.h"
 #include "examples/reprise_plan/prediction.h"
 #include "examples/reprise_plan/summary.h"
 #include "reprise/core/cost_model.h"
@@ -204,27 +202,22 @@ absl::StatusOr<std::string> Output() {
   return absl::InternalError("no format");
 }
 
-absl::Status Run(int argc, char** argv) {
-  REPRISE_RETURN_IF_ERROR(CheckArguments({argv + 1, argv + argc}));
-  absl::ParseCommandLine(argc, argv);
+absl::StatusOr<int> Main() {
   REPRISE_ASSIGN_OR_RETURN(const std::string output, Output());
-  std::cout << output << std::flush;
-  return std::cout ? absl::OkStatus() : absl::InternalError("cannot write the plan to the standard output");
+  std::cout << output;
+  return 0;
 }
 
 }  // namespace
 }  // namespace reprise
 
-// 0: printed; 2: a bad flag or model; 1: anything else, such as --help or a plan that Verify refuses.
 int main(int argc, char** argv) {
-  absl::SetProgramUsageMessage(
+  return reprise::examples::RunProgram(
+      argc, argv,
       "prints how a model is trained: its schedules, memory and counts.\n\n"
       "  reprise_plan --stack=4 --world_size=2 --microbatches=2\n"
       "  reprise_plan --stack=2 --param_shape=64x64 --tokens=8 --residency=off --format=text\n"
       "  reprise_plan --model=model.json --format=dot | dot -Tsvg > plan.svg\n"
-      "  reprise_plan --stack=4 --tokens=8192 --microbatches=2 --format=overlap");
-  const absl::Status status = reprise::Run(argc, argv);
-  if (status.ok()) return 0;
-  std::cerr << "reprise_plan: " << std::string(status.message()) << "\n";
-  return status.code() == absl::StatusCode::kInternal ? 1 : 2;
+      "  reprise_plan --stack=4 --tokens=8192 --microbatches=2 --format=overlap",
+      reprise::Main);
 }
