@@ -152,7 +152,7 @@ TEST(ForwardSessionTest, VariantsMayAlternateInOneArena) {
 }
 
 TEST(ForwardSessionTest, SaysWhichSharedArenaIsTooSmallAndWhatHelps) {
-  const std::vector<Network> networks = TwoSizes();  // the second has a third of the rows
+  const std::vector<Network> networks = {MakeNetwork({.rows = 60}), MakeNetwork({.rows = 2})};
   REPRISE_ASSERT_OK_AND_ASSIGN(const auto parameters, MakeParameters(MakeWorld(), networks[0].model));
   const auto share = [&](const Network& trained, int slots) -> absl::Status {
     REPRISE_ASSIGN_OR_RETURN(const auto train, TrainSession::Create(parameters, trained.model, trained.compute, {}));
@@ -161,7 +161,7 @@ TEST(ForwardSessionTest, SaysWhichSharedArenaIsTooSmallAndWhatHelps) {
   };
   const auto weights = HasSubstr("communicating arena has "), activations = HasSubstr("local arena has ");
   const auto fewer_slots = HasSubstr("; lower the variants' weight_slots, or raise the training session's; ");
-  const auto smaller = HasSubstr("but variant \"rows6\" needs ");
+  const auto smaller = HasSubstr("but variant \"rows60\" needs ");
   const auto by_itself = ::testing::EndsWith("; or leave share_arena null");
   constexpr auto kExhausted = absl::StatusCode::kResourceExhausted;
   EXPECT_THAT(share(networks[0], 2), IsOk());
