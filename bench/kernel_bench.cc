@@ -15,6 +15,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "bench/run_benchmarks.h"
 #include "benchmark/benchmark.h"
 #include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/cuda_status.h"
@@ -322,9 +323,5 @@ int main(int argc, char** argv) {
     std::printf("kernel_bench is skipped: %s\n", std::string(found.message()).c_str());
     return required != nullptr && std::string(required) == "1" ? 1 : 0;
   }
-  benchmark::Initialize(&argc, argv);
-  if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 1;
-  benchmark::RunSpecifiedBenchmarks();
-  benchmark::Shutdown();
-  return 0;
+  return reprise::bench::RunBenchmarks(argc, argv);
 }

@@ -1,6 +1,7 @@
 // Time to plan and to verify a stack of N units on two ranks, and how it grows with N.
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "bench/run_benchmarks.h"
 #include "benchmark/benchmark.h"
 #include "reprise/core/model.h"
 #include "reprise/core/plan.h"
@@ -46,3 +47,5 @@ BENCHMARK(BM_Verify)
 
 }  // namespace
 }  // namespace reprise
+
+int main(int argc, char** argv) { return reprise::bench::RunBenchmarks(argc, argv); }

@@ -22,8 +22,12 @@ class TraceWriter {
  public:
   TraceWriter(const Plan& plan, absl::string_view title) : plan_(plan), title_(title) {}
 
-  std::string Write(const Timeline& timeline) && {
-    text_ = "{\"displayTimeUnit\": \"ms\", \"traceEvents\": [";
+  std::string Write(const Timeline& timeline, const TraceNotes& about) && {
+    text_ = "{\"displayTimeUnit\": \"ms\", ";
+    ordered_json notes = ordered_json::object();
+    for (const auto& [key, note] : about) notes[key] = note;
+    if (!about.empty()) absl::StrAppend(&text_, "\"otherData\": ", Dump(notes), ", ");
+    text_ += "\"traceEvents\": [";
     for (const CommandSpan& span : timeline.spans) AddSpan(span);
     for (const auto& [rank, lanes] : tracks_) NameTracks(rank, lanes);
     return std::move(text_) + "\n]}\n";
@@ -36,10 +40,11 @@ class TraceWriter {
 
   static int TrackId(int lane, int track) { return track * kNumLanes + lane; }
 
-  void Add(const ordered_json& event) {
-    absl::StrAppend(&text_, std::exchange(separator_, ",\n"),
-                    event.dump(-1, ' ', false, ordered_json::error_handler_t::replace));
+  static std::string Dump(const ordered_json& json) {
+    return json.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
   }
+
+  void Add(const ordered_json& event) { absl::StrAppend(&text_, std::exchange(separator_, ",\n"), Dump(event)); }
 
   void AddSlice(int rank, int track_id, const std::string& name, double start_us, double end_us, ordered_json args) {
     const int64_t start = Nanoseconds(start_us);
@@ -109,9 +114,10 @@ class TraceWriter {
 
 }  // namespace
 
-absl::StatusOr<std::string> ToChromeTrace(const Plan& plan, const Timeline& timeline, absl::string_view title) {
+absl::StatusOr<std::string> ToChromeTrace(const Plan& plan, const Timeline& timeline, absl::string_view title,
+                                          const TraceNotes& about) {
   REPRISE_RETURN_IF_ERROR(internal::CheckTimeline(plan, timeline));
-  return TraceWriter(plan, title).Write(timeline);
+  return TraceWriter(plan, title).Write(timeline, about);
 }
 
 }  // namespace reprise

@@ -1,5 +1,7 @@
 // Cost models from files: their own form, or what a benchmark measured.
 #include <algorithm>
+#include <limits>
+#include <optional>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -43,8 +45,21 @@ absl::Status ReadCalls(const json& value, const std::string& place, std::map<std
   return absl::OkStatus();
 }
 
+JsonReader IntoRanks(std::optional<int>* out) {
+  return [out](const json& value, const std::string& place) -> absl::Status {
+    int64_t ranks = 0;
+    REPRISE_RETURN_IF_ERROR(Into(&ranks)(value, place));
+    if (ranks < 1 || ranks > std::numeric_limits<int>::max()) {
+      return JsonMistake(place, absl::StrCat("is ", ranks, "; give the number of ranks that was measured"));
+    }
+    *out = static_cast<int>(ranks);
+    return absl::OkStatus();
+  };
+}
+
 absl::StatusOr<CostModel> ReadFields(const json& value) {
   CostModel costs;
+  if (value.is_object() && value.contains("gather_bytes") && value.contains("reduce_bytes")) costs.ranks.reset();
   const JsonReader calls = [&](const json& names, const std::string& place) {
     return ReadCalls(names, place, costs.calls);
   };
@@ -56,33 +71,53 @@ absl::StatusOr<CostModel> ReadFields(const json& value) {
                       {"reduce_bytes", Presence::kOptional, IntoFigure(&costs.reduce_bytes, Zero::kRefused)},
                       {"collective_us", Presence::kOptional, IntoFigure(&costs.collective_us, Zero::kAllowed)},
                       {"command_us", Presence::kOptional, IntoFigure(&costs.command_us, Zero::kAllowed)},
+                      {"ranks", Presence::kOptional, IntoRanks(&costs.ranks)},
                       {"calls", Presence::kOptional, calls}}));
   return costs;
 }
 
-// A figure of 0 was not measured.
+// The best of the list so far, and the ranks that it was measured with. A figure of 0 was not measured.
+struct Bandwidth {
+  double gb_per_s = 0;
+  std::optional<int> ranks = {};
+
+  void Improve(double its_gb_per_s, std::optional<int> its_ranks) {
+    if (its_gb_per_s > gb_per_s) *this = {its_gb_per_s, its_ranks};
+  }
+};
+
 absl::StatusOr<CostModel> ReadFigures(const json& value, const std::string& place) {
-  double teraflops = 0, gather_gb = 0, reduce_gb = 0;  // the best of the list
+  double teraflops = 0;
+  Bandwidth gather, reduce;
   REPRISE_RETURN_IF_ERROR(internal::ReadJsonList(value, place, [&](const json& entry, const std::string& where) {
     std::string mode;
     double its_teraflops = 0, its_gather_gb = 0, its_reduce_gb = 0;
+    std::optional<int> ranks;
     REPRISE_RETURN_IF_ERROR(
         ReadJsonObject(entry, where,
                        {{"mode", Presence::kRequired, Into(&mode)},
+                        {"ranks", Presence::kOptional, IntoRanks(&ranks)},
                         {"teraflops", Presence::kRequired, IntoFigure(&its_teraflops, Zero::kAllowed)},
                         {"gather_gb_per_s", Presence::kOptional, IntoFigure(&its_gather_gb, Zero::kAllowed)},
                         {"reduce_gb_per_s", Presence::kOptional, IntoFigure(&its_reduce_gb, Zero::kAllowed)}},
                        OtherKeys::kIgnored));
     if (mode == "local") teraflops = std::max(teraflops, its_teraflops);
-    gather_gb = std::max(gather_gb, its_gather_gb);
-    reduce_gb = std::max(reduce_gb, its_reduce_gb);
+    gather.Improve(its_gather_gb, ranks);
+    reduce.Improve(its_reduce_gb, ranks);
     return absl::OkStatus();
   }));
   CostModel costs;
   if (teraflops > 0) costs.flops = teraflops * 1e12;
-  if (gather_gb > 0) costs.gather_bytes = gather_gb * 1e9;
-  if (reduce_gb > 0) costs.reduce_bytes = reduce_gb * 1e9;
-  if (teraflops > 0 || gather_gb > 0 || reduce_gb > 0) return costs;
+  if (gather.gb_per_s > 0) costs.gather_bytes = gather.gb_per_s * 1e9;
+  if (reduce.gb_per_s > 0) costs.reduce_bytes = reduce.gb_per_s * 1e9;
+  // A bandwidth that was not measured is that of the initialiser; one without ranks is of any number of them.
+  constexpr int kAny = std::numeric_limits<int>::max();
+  const auto ranks_of = [&](const Bandwidth& bandwidth) {
+    return bandwidth.gb_per_s > 0 ? bandwidth.ranks.value_or(kAny) : costs.ranks.value_or(kAny);
+  };
+  const int fewer = std::min(ranks_of(gather), ranks_of(reduce));
+  costs.ranks = fewer == kAny ? std::nullopt : std::optional<int>(fewer);
+  if (teraflops > 0 || gather.gb_per_s > 0 || reduce.gb_per_s > 0) return costs;
   return JsonMistake(
       place, absl::StrCat("none of the ", value.size(),
                           " measurements is of the mode local or has a bandwidth; run step_bench with --modes=local "

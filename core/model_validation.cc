@@ -29,9 +29,9 @@ class NameList {
       return Mistake("name of ", what_, " ", position, ", ", Quoted(name), ", is longer than ", kMaxNameBytes,
                      " bytes; shorten it");
     }
-    if (!IsPrintable(name)) {
-      return Mistake("name of ", what_, " ", position, ", ", Quoted(name),
-                     ", holds control or bidirectional formatting characters or is not UTF-8; use printable text");
+    if (const std::string unprintable = FirstUnprintable(name); !unprintable.empty()) {
+      return Mistake("name of ", what_, " ", position, ", ", Quoted(name), ", holds ", unprintable,
+                     "; use visible characters in UTF-8");
     }
     const auto [entry, added] = positions_.emplace(name, position);
     if (added) return absl::OkStatus();

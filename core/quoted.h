@@ -8,8 +8,9 @@
 
 namespace reprise::internal {
 
-// Is it UTF-8 without characters that control a terminal or the direction of the text around them?
-bool IsPrintable(absl::string_view text);
+// What of the text is not UTF-8 or not a visible character that two texts could be told apart by: the code point, its
+// kind and its byte, as in "U+200B, a format character, at byte 3". Empty if there is no such thing.
+std::string FirstUnprintable(absl::string_view text);
 
 // The name in double quotes, fit for one line of a message whatever bytes it holds: unusual bytes are escaped and a
 // long name is cut.

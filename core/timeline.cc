@@ -138,7 +138,9 @@ std::string ToJson(const Timeline& timeline) {
 }
 
 absl::StatusOr<Timeline> TimelineFromJson(absl::string_view text) {
-  REPRISE_ASSIGN_OR_RETURN(const json value, internal::ParseJson(text));
+  // Spans: as many as PredictTimeline gives. 2^33 bytes hold them, or half of them with one activity each.
+  REPRISE_ASSIGN_OR_RETURN(const json value,
+                           internal::ParseJson(text, {.entries = int64_t{1} << 22, .memory_bytes = int64_t{1} << 33}));
   Timeline timeline;
   const JsonReader spans = internal::JsonList(
       [&](const json& span, const std::string& place) { return ReadSpan(span, place, timeline.spans); });

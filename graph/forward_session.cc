@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <array>
 #include <set>
+#include <string>
+#include <tuple>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -106,18 +108,26 @@ absl::StatusOr<CoreInputs> Prepare(std::shared_ptr<ShardedParameters> parameters
   return inputs;
 }
 
-// The needed bytes in the arena of a training session.
+// The arena of a training session, if every variant finds room in it.
 absl::StatusOr<std::shared_ptr<Arena>> ShareArena(const std::shared_ptr<Arena>& arena,
-                                                  const std::array<int64_t, kNumStorages>& needed) {
-  for (const auto& [storage, block] :
-       {std::pair(Storage::kCommunicating, arena->communicating), std::pair(Storage::kLocal, arena->local)}) {
-    const int64_t num_bytes = needed[static_cast<int>(storage)];
-    if (num_bytes <= block->num_bytes()) continue;
-    return absl::ResourceExhaustedError(
-        absl::StrCat("the training session's ", std::string(Name(storage)), " arena has ", block->num_bytes(),
-                     " bytes, but the variants need ", num_bytes, "; lower weight_slots, or leave share_arena null"));
+                                                  const std::vector<CoreInputs>& variants) {
+  std::string lacking;
+  for (const auto& [storage, block, remedy] :
+       {std::tuple(Storage::kCommunicating, arena->communicating,
+                   "lower the variants' weight_slots, or raise the training session's"),
+        std::tuple(Storage::kLocal, arena->local, "give that variant smaller activations and less scratch memory")}) {
+    const auto needed = [s = static_cast<int>(storage)](const CoreInputs& variant) {
+      return variant.plan->memory.num_bytes[s];
+    };
+    const CoreInputs& largest =
+        *std::max_element(variants.begin(), variants.end(),
+                          [&](const CoreInputs& a, const CoreInputs& b) { return needed(a) < needed(b); });
+    if (needed(largest) <= block->num_bytes()) continue;
+    absl::StrAppend(&lacking, "the training session's ", Name(storage), " arena has ", block->num_bytes(),
+                    " bytes, but variant ", Quoted(largest.name), " needs ", needed(largest), "; ", remedy, "; ");
   }
-  return arena;
+  if (lacking.empty()) return arena;
+  return absl::ResourceExhaustedError(absl::StrCat(lacking, "or leave share_arena null"));
 }
 
 absl::Status CheckShareArena(const ShardedParameters& parameters, const SessionCore& train) {
@@ -157,7 +167,7 @@ absl::StatusOr<std::unique_ptr<ForwardSession>> ForwardSession::Create(std::shar
     inputs.push_back(*std::move(prepared));
   }
   const absl::StatusOr<std::shared_ptr<Arena>> arena =
-      train == nullptr ? internal::AllocateArena(world, needed) : ShareArena(train->arena(), needed);
+      train == nullptr ? internal::AllocateArena(world, needed) : ShareArena(train->arena(), inputs);
   auto state = std::make_unique<State>();
   for (CoreInputs& variant : inputs) {
     std::string name = variant.name;

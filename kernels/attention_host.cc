@@ -149,7 +149,7 @@ Checks& Check(Checks& checks, const Dimensions& d, absl::Span<const int64_t> qkv
 
 }  // namespace
 
-template <class T>
+template <KernelElement T>
 absl::Status CausalAttention(Stream stream, Input<T> qkv, int heads, TensorView<T> y, TensorView<float> log_sum_exp) {
   const Dimensions d = DimensionsOf(qkv.shape, heads);
   Checks checks("CausalAttention");
@@ -166,7 +166,7 @@ absl::Status CausalAttention(Stream stream, Input<T> qkv, int heads, TensorView<
   return absl::OkStatus();
 }
 
-template <class T>
+template <KernelElement T>
 absl::Status CausalAttentionBackward(Stream stream, Input<T> dy, Input<T> qkv, int heads,
                                      TensorView<const float> log_sum_exp, Gradient<T> dqkv) {
   const Dimensions d = DimensionsOf(qkv.shape, heads);

@@ -8,7 +8,7 @@
 
 namespace reprise::kernels {
 
-template <class T>
+template <KernelElement T>
 absl::Status AddBias(Stream stream, Input<T> x, Input<T> bias, TensorView<T> y) {
   REPRISE_RETURN_IF_ERROR(Checks("AddBias")
                               .Present("x", x)
@@ -32,8 +32,8 @@ absl::Status AddBias(Stream stream, Input<T> x, Input<T> bias, TensorView<T> y) 
   return absl::OkStatus();
 }
 
-template <class T, class G>
-absl::Status AddBiasBackward(Stream stream, TensorView<const T> dy, Gradient<T> dx, Gradient<G> dbias) {
+template <KernelElement T, GradientElement<T> G>
+absl::Status AddBiasBackward(Stream stream, Input<T> dy, Gradient<T> dx, Gradient<G> dbias) {
   REPRISE_RETURN_IF_ERROR(
       Checks("AddBiasBackward")
           .Present("dy", dy)
@@ -59,8 +59,7 @@ absl::Status AddBiasBackward(Stream stream, TensorView<const T> dy, Gradient<T> 
 
 template absl::Status AddBias(Stream, Input<float>, Input<float>, TensorView<float>);
 template absl::Status AddBias(Stream, Input<BFloat16>, Input<BFloat16>, TensorView<BFloat16>);
-#define REPRISE_INSTANTIATE(T, G) \
-  template absl::Status AddBiasBackward(Stream, TensorView<const T>, Gradient<T>, Gradient<G>);
+#define REPRISE_INSTANTIATE(T, G) template absl::Status AddBiasBackward(Stream, Input<T>, Gradient<T>, Gradient<G>);
 REPRISE_FOR_ACTIVATION_AND_GRADIENT(REPRISE_INSTANTIATE)
 #undef REPRISE_INSTANTIATE
 

@@ -74,7 +74,7 @@ Checks& Check(Checks& checks, absl::Span<const int64_t> logits, absl::Span<const
 
 }  // namespace
 
-template <class T>
+template <KernelElement T>
 absl::Status CrossEntropy(Stream stream, TensorView<const T> logits, TensorView<const int32_t> labels,
                           TensorView<float> loss) {
   Checks checks("CrossEntropy");
@@ -90,7 +90,7 @@ absl::Status CrossEntropy(Stream stream, TensorView<const T> logits, TensorView<
   return absl::OkStatus();
 }
 
-template <class T>
+template <KernelElement T>
 absl::Status CrossEntropyBackward(Stream stream, TensorView<const float> dloss, Input<T> logits,
                                   TensorView<const int32_t> labels, Gradient<T> dlogits) {
   Checks checks("CrossEntropyBackward");

@@ -56,7 +56,7 @@ void TableGradient(const int32_t* ids, int64_t count, int64_t entries, int64_t w
 
 }  // namespace
 
-template <class T>
+template <KernelElement T>
 absl::Status Embedding(Stream stream, TensorView<const int32_t> ids, Input<T> table, TensorView<T> y) {
   const int64_t count = NumElements(ids.shape), entries = Rows(table), width = Columns(table);
   REPRISE_RETURN_IF_ERROR(Checks("Embedding")
@@ -83,7 +83,7 @@ absl::Status Embedding(Stream stream, TensorView<const int32_t> ids, Input<T> ta
   return absl::OkStatus();
 }
 
-template <class T, class G>
+template <KernelElement T, GradientElement<T> G>
 absl::Status EmbeddingBackward(Stream stream, TensorView<const T> dy, TensorView<const int32_t> ids,
                                Gradient<G> dtable) {
   const int64_t count = NumElements(ids.shape), width = Columns(dy);

@@ -7,7 +7,7 @@
 
 namespace reprise::kernels {
 
-template <class T>
+template <KernelElement T>
 absl::Status GeluTanh(Stream stream, Input<T> x, TensorView<T> y) {
   REPRISE_RETURN_IF_ERROR(Checks("GeluTanh").Present("x", x).Present("y", y).Same("y", y, "x", x).Done());
   if (!stream.is_host()) return stream.device_kernels().GeluTanh(x.num_elements(), InputOf(x), OutputOf(y));
@@ -17,7 +17,7 @@ absl::Status GeluTanh(Stream stream, Input<T> x, TensorView<T> y) {
   return absl::OkStatus();
 }
 
-template <class T>
+template <KernelElement T>
 absl::Status GeluTanhBackward(Stream stream, Input<T> dy, Input<T> x, Gradient<T> dx) {
   REPRISE_RETURN_IF_ERROR(Checks("GeluTanhBackward")
                               .Present("dy", dy)

@@ -76,7 +76,7 @@ void HostGemm(int64_t m, int64_t n, int64_t k, HostOperand<T> a, HostOperand<T> 
   }
 }
 
-template <class T, class C>
+template <KernelElement T, GradientElement<T> C>
 absl::Status Gemm(Stream stream, TensorView<const T> a, Transpose transpose_a, TensorView<const T> b,
                   Transpose transpose_b, WriteMode mode, TensorView<C> c) {
   const bool a_transposed = transpose_a == Transpose::kYes, b_transposed = transpose_b == Transpose::kYes;

@@ -7,7 +7,7 @@
 
 namespace reprise::kernels {
 
-template <class T>
+template <KernelElement T>
 absl::Status Linear(Stream stream, Input<T> x, Input<T> w, TensorView<T> y) {
   REPRISE_RETURN_IF_ERROR(Checks("Linear")
                               .Present("x", x)
@@ -20,7 +20,7 @@ absl::Status Linear(Stream stream, Input<T> x, Input<T> w, TensorView<T> y) {
   return Gemm<T, T>(stream, x, Transpose::kNo, w, Transpose::kYes, WriteMode::kAssign, y);
 }
 
-template <class T, class G>
+template <KernelElement T, GradientElement<T> G>
 absl::Status LinearBackward(Stream stream, Input<T> dy, Input<T> x, Input<T> w, Gradient<T> dx, Gradient<G> dw) {
   REPRISE_RETURN_IF_ERROR(Checks("LinearBackward")
                               .Present("dy", dy)

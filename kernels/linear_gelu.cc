@@ -8,7 +8,7 @@
 
 namespace reprise::kernels {
 
-template <class T>
+template <KernelElement T>
 absl::Status LinearGelu(Stream stream, Input<T> x, Input<T> w, TensorView<T> h, TensorView<T> y) {
   REPRISE_RETURN_IF_ERROR(Checks("LinearGelu")
                               .Present("x", x)
@@ -35,7 +35,7 @@ absl::Status LinearGelu(Stream stream, Input<T> x, Input<T> w, TensorView<T> h, 
   return GeluTanh<T>(stream, h, y);
 }
 
-template <class T>
+template <KernelElement T>
 absl::Status GeluLinearBackward(Stream stream, Input<T> dy, Input<T> h, Input<T> w, TensorView<T> dh) {
   REPRISE_RETURN_IF_ERROR(Checks("GeluLinearBackward")
                               .Present("dy", dy)

@@ -31,7 +31,7 @@ void TableGradient(int64_t sequences, int64_t time, int64_t context, int64_t wid
 
 }  // namespace
 
-template <class T>
+template <KernelElement T>
 absl::Status AddPositions(Stream stream, Input<T> x, Input<T> table, TensorView<T> y) {
   const int64_t rows = Rows(x), width = Columns(x), time = Time(x.shape);
   REPRISE_RETURN_IF_ERROR(Checks("AddPositions")
@@ -58,8 +58,8 @@ absl::Status AddPositions(Stream stream, Input<T> x, Input<T> table, TensorView<
   return absl::OkStatus();
 }
 
-template <class T, class G>
-absl::Status AddPositionsBackward(Stream stream, TensorView<const T> dy, Gradient<T> dx, Gradient<G> dtable) {
+template <KernelElement T, GradientElement<T> G>
+absl::Status AddPositionsBackward(Stream stream, Input<T> dy, Gradient<T> dx, Gradient<G> dtable) {
   const int64_t rows = Rows(dy), width = Columns(dy), time = Time(dy.shape);
   REPRISE_RETURN_IF_ERROR(Checks("AddPositionsBackward")
                               .Present("dy", dy)
@@ -87,7 +87,7 @@ absl::Status AddPositionsBackward(Stream stream, TensorView<const T> dy, Gradien
 template absl::Status AddPositions(Stream, Input<float>, Input<float>, TensorView<float>);
 template absl::Status AddPositions(Stream, Input<BFloat16>, Input<BFloat16>, TensorView<BFloat16>);
 #define REPRISE_INSTANTIATE(T, G) \
-  template absl::Status AddPositionsBackward(Stream, TensorView<const T>, Gradient<T>, Gradient<G>);
+  template absl::Status AddPositionsBackward(Stream, Input<T>, Gradient<T>, Gradient<G>);
 REPRISE_FOR_ACTIVATION_AND_GRADIENT(REPRISE_INSTANTIATE)
 #undef REPRISE_INSTANTIATE
 

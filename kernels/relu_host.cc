@@ -18,7 +18,7 @@ void ReluGradient(const float* dy, const float* x, float* dx, int64_t count) {
 
 }  // namespace
 
-template <class T>
+template <KernelElement T>
 absl::Status Relu(Stream stream, Input<T> x, TensorView<T> y) {
   REPRISE_RETURN_IF_ERROR(Checks("Relu").Present("x", x).Present("y", y).Same("y", y, "x", x).Done());
   if (!stream.is_host()) return stream.device_kernels().Relu(x.num_elements(), InputOf(x), OutputOf(y));
@@ -28,7 +28,7 @@ absl::Status Relu(Stream stream, Input<T> x, TensorView<T> y) {
   return absl::OkStatus();
 }
 
-template <class T>
+template <KernelElement T>
 absl::Status ReluBackward(Stream stream, Input<T> dy, Input<T> x, Gradient<T> dx) {
   REPRISE_RETURN_IF_ERROR(
       Checks("ReluBackward").Present("dy", dy).Present("x", x).Same("dy", dy, "x", x).Wanted("dx", dx, "x", x).Done());

@@ -7,7 +7,7 @@
 
 namespace reprise::kernels {
 
-template <class T>
+template <KernelElement T>
 absl::Status Add(Stream stream, Input<T> a, Input<T> b, TensorView<T> y) {
   REPRISE_RETURN_IF_ERROR(
       Checks("Add").Present("a", a).Present("b", b).Present("y", y).Same("b", b, "a", a).Same("y", y, "a", a).Done());
@@ -23,7 +23,7 @@ absl::Status Add(Stream stream, Input<T> a, Input<T> b, TensorView<T> y) {
   return absl::OkStatus();
 }
 
-template <class T>
+template <KernelElement T>
 absl::Status AddBackward(Stream stream, Input<T> dy, Gradient<T> da, Gradient<T> db) {
   REPRISE_RETURN_IF_ERROR(
       Checks("AddBackward").Present("dy", dy).Wanted("da", da, "dy", dy).Wanted("db", db, "dy", dy).Done());

@@ -55,7 +55,7 @@ void InputGradient(int64_t rows, int64_t columns, float epsilon, const T* dy, co
 
 }  // namespace
 
-template <class T>
+template <KernelElement T>
 absl::Status RmsNorm(Stream stream, Input<T> x, Input<T> gain, TensorView<T> y, float epsilon) {
   REPRISE_RETURN_IF_ERROR(Checks("RmsNorm")
                               .Present("x", x)
@@ -73,7 +73,7 @@ absl::Status RmsNorm(Stream stream, Input<T> x, Input<T> gain, TensorView<T> y, 
   return absl::OkStatus();
 }
 
-template <class T, class G>
+template <KernelElement T, GradientElement<T> G>
 absl::Status RmsNormBackward(Stream stream, Input<T> dy, Input<T> x, Input<T> gain, float epsilon, Gradient<T> dx,
                              Gradient<G> dgain) {
   REPRISE_RETURN_IF_ERROR(Checks("RmsNormBackward")

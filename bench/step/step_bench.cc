@@ -14,7 +14,6 @@
 #include <cstdint>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <iostream>
 #include <optional>
 #include <string>
@@ -22,12 +21,12 @@
 
 #include "absl/algorithm/container.h"
 #include "absl/flags/flag.h"
-#include "absl/flags/parse.h"
-#include "absl/flags/usage.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "bench/step/workloads.h"
+#include "examples/common/command_line.h"
+#include "examples/common/output.h"
 #include "examples/common/world.h"
 #include "graph/step_runner.h"
 #include "nlohmann/json.hpp"
@@ -66,6 +65,9 @@ namespace reprise::bench {
 namespace {
 
 using Clock = std::chrono::steady_clock;
+using examples::CheckFlag;
+using examples::CheckOutput;
+using examples::WriteFile;
 using internal::StepRunner;
 
 double Since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
@@ -146,8 +148,10 @@ absl::Status CheckWritable(const char* flag, const std::string& path) {
 
 // Before anything is measured, which may take minutes.
 absl::Status CheckFlags() {
-  if (absl::GetFlag(FLAGS_batches) < 1)
-    return Refuse("--batches is ", absl::GetFlag(FLAGS_batches), "; give 1 or more");
+  REPRISE_RETURN_IF_ERROR(CheckFlag(FLAGS_batches, 1, 10'000));
+  for (const absl::Flag<int>* flag : {&FLAGS_weight_slots, &FLAGS_gradient_slots, &FLAGS_microbatches_per_graph}) {
+    REPRISE_RETURN_IF_ERROR(CheckFlag(*flag, 1, kMaxModelItems));
+  }
   const double seconds = absl::GetFlag(FLAGS_seconds);
   if (!(seconds > 0 && seconds <= 3600)) return Refuse("--seconds is ", seconds, "; give more than 0, up to 3600");
   const std::vector<std::string> workloads = absl::GetFlag(FLAGS_workloads);
@@ -309,14 +313,6 @@ absl::StatusOr<std::vector<Figures>> RunWorkload(const std::shared_ptr<World>& w
   return all;
 }
 
-absl::Status WriteFile(const std::string& path, const std::string& text) {
-  std::ofstream file(path);
-  file << text << "\n";
-  file.close();
-  if (file) return absl::OkStatus();
-  return absl::UnavailableError(absl::StrCat(path, " cannot be written (", std::strerror(errno), ")"));
-}
-
 void PrintProfile(const Figures& f) {
   const ProfileFigures& p = *f.profile;
   std::cout << absl::StrFormat("  %s %s, per microbatch: compute %.0f us", f.workload, f.mode, p.compute_us);
@@ -391,6 +387,7 @@ absl::StatusOr<int> Main() {
     std::cout
         << "workload mode      ms      low      high   ratio TFLOP/s launch us  nodes record s  planned MiB  taken "
            "MiB  results\n";
+    REPRISE_RETURN_IF_ERROR(CheckOutput());
   }
   nlohmann::ordered_json json = nlohmann::ordered_json::array();
   bool equal = true;
@@ -406,15 +403,17 @@ absl::StatusOr<int> Main() {
         if (figures.profile.has_value() && !absl::GetFlag(FLAGS_timeline).empty()) {
           REPRISE_RETURN_IF_ERROR(
               WriteFile(absl::StrCat(absl::GetFlag(FLAGS_timeline), "-", figures.workload, "-", figures.mode, ".json"),
-                        figures.profile->trace));
+                        figures.profile->trace + "\n"));
         }
       }
       json.push_back(ToJson(figures));
       equal = equal && figures.results_equal;
     }
+    status = CheckOutput();
+    if (!status.ok()) break;
   }
   const std::string path = absl::GetFlag(FLAGS_json);
-  if (program.prints && !path.empty()) REPRISE_RETURN_IF_ERROR(WriteFile(path, json.dump(2)));
+  if (program.prints && !path.empty()) REPRISE_RETURN_IF_ERROR(WriteFile(path, json.dump(2) + "\n"));
   REPRISE_RETURN_IF_ERROR(status);
   if (!equal) return absl::InternalError("eager and graph replays left different gradients");
   return 0;
@@ -424,12 +423,7 @@ absl::StatusOr<int> Main() {
 }  // namespace reprise::bench
 
 int main(int argc, char** argv) {
-  absl::SetProgramUsageMessage("Measures forward and backward of sharded models; see --help for what it takes.");
-  const std::vector<char*> rest = absl::ParseCommandLine(argc, argv);
-  absl::StatusOr<int> exit_code =
-      absl::InvalidArgumentError(absl::StrCat("unexpected argument \"", rest.back(), "\"; see --help"));
-  if (rest.size() == 1) exit_code = reprise::bench::Main();
-  if (exit_code.ok()) return *exit_code;
-  std::cerr << "step_bench: " << std::string(exit_code.status().message()) << "\n";
-  return 1;
+  return reprise::examples::RunProgram(
+      argc, argv, "Measures forward and backward of sharded models: milliseconds per microbatch in steady state.",
+      reprise::bench::Main);
 }

@@ -3,15 +3,19 @@
 set(REPRISE_CUDA AUTO CACHE STRING "Build reprise::cuda: ON, OFF or AUTO")
 set_property(CACHE REPRISE_CUDA PROPERTY STRINGS AUTO ON OFF)
 
+# The oldest that do; an installed package asks for the same.
+set(REPRISE_CUDA_TOOLKIT_VERSION 13.0)
+set(REPRISE_NCCL_VERSION 2.28)
+
 set(REPRISE_HAS_CUDA OFF)
 if(REPRISE_CUDA)
   set(required)
   if(NOT REPRISE_CUDA STREQUAL AUTO)
     set(required REQUIRED)
   endif()
-  find_package(CUDAToolkit 13.0 ${required})
+  find_package(CUDAToolkit ${REPRISE_CUDA_TOOLKIT_VERSION} ${required})
   if(CUDAToolkit_FOUND)
-    find_package(NCCL 2.28 ${required})
+    find_package(NCCL ${REPRISE_NCCL_VERSION} ${required})
   endif()
   if(CUDAToolkit_FOUND AND NCCL_FOUND)
     set(REPRISE_HAS_CUDA ON)

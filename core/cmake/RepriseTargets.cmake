@@ -1,14 +1,14 @@
 # How targets of this project are declared. No flag is global, so that an embedding project's targets stay as they are.
 
-# reprise_library(NAME core SRCS a.cc ... [DEPS absl::status ...] [PRIVATE_DEPS ...] [CUDA]): the static library
-# reprise::core. A header is public exactly when it lies in include/; sources name private headers by their path from the
+# reprise_library(NAME core SRCS a.cc ... [DEPS absl::status ...] [PRIVATE_DEPS ...] [CUDA]): the library reprise::core,
+# shared if BUILD_SHARED_LIBS is set. A header is public exactly when it lies in include/; sources name private headers by their path from the
 # root. In a folder with two libraries, headers named cuda_* are those of the one marked CUDA. A private dependency that
 # consumers need not have is given as $<BUILD_INTERFACE:...>. Names in anonymous namespaces are unique in a library: presets
 # with sanitizers compile several sources as one (CMAKE_UNITY_BUILD), and .ci/lint reads them so.
 function(reprise_library)
   cmake_parse_arguments(PARSE_ARGV 0 ARG "CUDA" "NAME" "SRCS;DEPS;PRIVATE_DEPS")
   set(target reprise_${ARG_NAME})
-  add_library(${target} STATIC ${ARG_SRCS})
+  add_library(${target} ${ARG_SRCS})
   add_library(reprise::${ARG_NAME} ALIAS ${target})
   file(GLOB_RECURSE headers CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/include/*.h)
   if(ARG_CUDA)
@@ -22,7 +22,8 @@ function(reprise_library)
   target_compile_features(${target} PUBLIC cxx_std_20)
   target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR})
   target_link_libraries(${target} PUBLIC ${ARG_DEPS} PRIVATE ${ARG_PRIVATE_DEPS})
-  set_target_properties(${target} PROPERTIES EXPORT_NAME ${ARG_NAME} POSITION_INDEPENDENT_CODE ON)
+  set_target_properties(${target} PROPERTIES EXPORT_NAME ${ARG_NAME} POSITION_INDEPENDENT_CODE ON DEFINE_SYMBOL ""
+    VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR} INSTALL_RPATH "$ORIGIN")
   reprise_warnings(${target})
   set_property(GLOBAL APPEND PROPERTY REPRISE_LIBRARIES ${target})
 endfunction()
@@ -140,11 +141,12 @@ function(reprise_process_test)
   endforeach()
 endfunction()
 
-# reprise_benchmark(NAME plan_bench SMOKE_FILTER regex SRCS ... [DEPS ...]): a Google Benchmark executable. The benchmarks
-# that SMOKE_FILTER matches also run, briefly, as a ctest test labelled bench: it checks that they run and are right.
+# reprise_benchmark(NAME plan_bench SMOKE_FILTER regex SRCS ... [DEPS ...]): a Google Benchmark executable; a source holds
+# its main. The benchmarks that SMOKE_FILTER matches also run, briefly, as a ctest test labelled bench: it checks that they
+# run and are right.
 function(reprise_benchmark)
   cmake_parse_arguments(PARSE_ARGV 0 ARG "" "NAME;SMOKE_FILTER" "SRCS;DEPS")
-  reprise_executable(NAME ${ARG_NAME} SRCS ${ARG_SRCS} DEPS ${ARG_DEPS} benchmark::benchmark_main)
+  reprise_executable(NAME ${ARG_NAME} SRCS ${ARG_SRCS} DEPS ${ARG_DEPS} benchmark::benchmark)
   add_test(NAME ${ARG_NAME} COMMAND ${ARG_NAME} --benchmark_min_time=0.01 --benchmark_filter=${ARG_SMOKE_FILTER})
   # A benchmark that reports an error still exits with zero, and so does a filter that matches nothing.
   set_tests_properties(${ARG_NAME} PROPERTIES

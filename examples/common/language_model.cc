@@ -1,6 +1,8 @@
 #include "examples/common/language_model.h"
 
+#include <algorithm>
 #include <cmath>
+#include <limits>
 #include <string>
 #include <utility>
 #include <vector>
@@ -20,6 +22,8 @@ namespace reprise::examples {
 namespace {
 
 constexpr float kEpsilon = 1e-5f;
+// A graph of more blocks has too many buffer uses to be planned.
+constexpr int kMaxDepth = 64000;
 
 // Cuts a call's scratch memory into float tensors.
 class Scratch {
@@ -268,15 +272,30 @@ class Builder {
 }  // namespace
 
 absl::StatusOr<LanguageModel> BuildLanguageModel(const LanguageModelOptions& options, LanguageModelOutput output) {
-  for (const auto& [name, value] :
-       {std::pair{"depth", options.depth}, std::pair{"width", options.width}, std::pair{"heads", options.heads},
-        std::pair{"context", options.context}, std::pair{"batch", options.batch}}) {
-    if (value >= 1) continue;
-    return absl::InvalidArgumentError(absl::StrCat(name, " is ", value, " but must be at least 1"));
+  constexpr int kMaxExtent = std::numeric_limits<int>::max();
+  struct Size {
+    const char* name;
+    int value, maximum;
+  };
+  for (const Size& size : {Size{"depth", options.depth, kMaxDepth}, Size{"width", options.width, kMaxExtent},
+                           Size{"heads", options.heads, kMaxExtent}, Size{"context", options.context, kMaxExtent},
+                           Size{"batch", options.batch, kMaxExtent}}) {
+    if (size.value >= 1 && size.value <= size.maximum) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat(size.name, " is ", size.value, " but must be ",
+                     size.value < 1 ? "at least 1" : absl::StrCat("at most ", size.maximum)));
   }
   if (options.width % options.heads != 0) {
     return absl::InvalidArgumentError(
         absl::StrCat("width ", options.width, " is not a multiple of heads ", options.heads, "; choose one that is"));
+  }
+  // The scratch memory of a feed-forward layer, or the logits if that is less. The other sizes are checked by Build.
+  const double scratch_bytes = double{SizeOf(DType::kFloat32)} * options.batch * options.context *
+                               std::max(5.0 * options.width, double{kVocabulary});
+  if (scratch_bytes > 0x1p61) {
+    return absl::InvalidArgumentError(absl::StrCat("batch ", options.batch, " of context ", options.context,
+                                                   " and width ", options.width,
+                                                   " takes more than 2^61 bytes for one call; lower one of them"));
   }
   return Builder(options, output).Build();
 }

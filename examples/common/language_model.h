@@ -37,7 +37,8 @@ struct LanguageModel {
 // kLoss computes the loss, for training and evaluation; kLogits stops at the logits, for generation.
 enum class LanguageModelOutput { kLoss, kLogits };
 
-// InvalidArgument, with the numbers, for a size below 1 or a width that the heads do not divide.
+// InvalidArgument, with the numbers, for a size below 1, a width that the heads do not divide, or more than a model can
+// hold; before memory is taken.
 absl::StatusOr<LanguageModel> BuildLanguageModel(const LanguageModelOptions& options, LanguageModelOutput output);
 
 // Gains 1; matrices normal with standard deviation 0.02, those that feed the residual divided by sqrt(2 depth).

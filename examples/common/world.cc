@@ -4,6 +4,7 @@
 #include <iostream>
 
 #include "absl/strings/str_cat.h"
+#include "examples/common/output.h"
 #include "reprise/core/status_macros.h"
 #include "reprise/graph/host_world.h"
 #include "reprise/graph/launch_environment.h"
@@ -57,6 +58,7 @@ absl::StatusOr<Program> StartHost(int ranks) {
   REPRISE_ASSIGN_OR_RETURN(program.world, CreateHostWorld({.size = ranks == 0 ? kDefaultHostRanks : ranks}));
   program.new_world_alone = [] { return CreateHostWorld({.size = 1}); };
   std::cout << program.world->size() << " host ranks in one process\n";
+  REPRISE_RETURN_IF_ERROR(CheckOutput());
   return program;
 }
 
@@ -113,7 +115,10 @@ absl::StatusOr<Program> StartProgram(const ProgramOptions& options) {
     return program;
   }
   program.prints = launch.rank == 0;
-  if (program.prints) std::cout << ToString(launch) << "\n" << std::flush;
+  if (program.prints) {
+    std::cout << ToString(launch) << "\n";
+    REPRISE_RETURN_IF_ERROR(CheckOutput());
+  }
   REPRISE_ASSIGN_OR_RETURN(program.world, OpenDevice(launch, options));
   program.new_world_alone = [launch, options] { return OpenDeviceAlone(launch, options); };
   return program;

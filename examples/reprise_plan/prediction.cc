@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 
 namespace reprise {
 
@@ -20,6 +21,27 @@ absl::StatusOr<Timeline> PredictStep(const Plan& plan, const PlanSummary& summar
     if (last >= 0) schedules.push_back(last);
   }
   return PredictTimeline(plan, schedules, costs);
+}
+
+TraceNotes NotesOn(const Plan& plan, const CostModel& costs, const std::string& source) {
+  TraceNotes notes = {
+      {"prediction",
+       "nothing was run; bytes over bandwidth, FLOPs over rate, and commands that run at once do not slow "
+       "each other"},
+      {"rates", absl::StrFormat("per rank: %g TFLOP/s, memory %g GB/s, gathers %g GB/s, reductions %g GB/s; %g us for "
+                                "each collective, %g us for each other command",
+                                costs.flops / 1e12, costs.memory_bytes / 1e9, costs.gather_bytes / 1e9,
+                                costs.reduce_bytes / 1e9, costs.collective_us, costs.command_us)},
+      {"source", source}};
+  if (costs.ranks.has_value() && plan.world_size() > *costs.ranks) {
+    notes.push_back({"guess", absl::StrCat("for ", plan.world_size(),
+                                           " ranks the bandwidths are guesses: they were "
+                                           "measured with ",
+                                           *costs.ranks,
+                                           "; give --costs=FILE of step_bench with as many ranks, or with the "
+                                           "bandwidths that you expect")});
+  }
+  return notes;
 }
 
 }  // namespace reprise

@@ -5,9 +5,9 @@
 #include <utility>
 #include <vector>
 
+#include "absl/flags/commandlineflag.h"
 #include "absl/flags/flag.h"
-#include "absl/flags/parse.h"
-#include "absl/flags/usage.h"
+#include "absl/flags/reflection.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/numbers.h"
@@ -15,8 +15,10 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/types/optional.h"
+#include "examples/common/command_line.h"
 #include "examples/common/read_file.h"
-#include "examples/reprise_plan/arguments.h"
+#include "examples/reprise_plan/fit.h"
+#include "examples/reprise_plan/options.h"
 #include "examples/reprise_plan/prediction.h"
 #include "examples/reprise_plan/summary.h"
 #include "reprise/core/cost_model.h"
@@ -59,8 +61,12 @@ ABSL_FLAG(
     std::string, format, "summary",
     "summary, text, json, dot, timeline (the predicted step, for chrome://tracing or Perfetto) or overlap (what of "
     "its communication compute hides)");
-ABSL_FLAG(std::string, costs, "",
-          "cost model for timeline and overlap: a file of such (JSON), or what step_bench wrote; unset: two H200");
+ABSL_FLAG(
+    std::string, costs, "",
+    "cost model for timeline and overlap: a file of such (JSON), or what step_bench wrote; unset: two H200, which "
+    "is a guess for more ranks");
+ABSL_FLAG(std::string, device_memory, "",
+          "for summary: whether the plan fits in so much memory of a device, such as 141GB or 80GiB");
 
 namespace reprise {
 namespace {
@@ -161,13 +167,30 @@ absl::StatusOr<Model> ReadModel() {
 // The predicted step, as a trace or as a report.
 absl::StatusOr<std::string> Prediction(const Plan& plan, const PlanSummary& summary, bool trace) {
   CostModel costs;
+  std::string source = "two H200 with NVLink, the built-in ones";
   if (!absl::GetFlag(FLAGS_costs).empty()) {
     REPRISE_ASSIGN_OR_RETURN(costs, ReadNamedFile<CostModel>(FLAGS_costs, "cost model", CostModelFromJson));
+    source = absl::StrCat(absl::GetFlag(FLAGS_costs), "; what it lacks: ", source);
   }
+  const TraceNotes notes = NotesOn(plan, costs, source);
   REPRISE_ASSIGN_OR_RETURN(const Timeline timeline, PredictStep(plan, summary, costs));
-  if (trace) return ToChromeTrace(plan, timeline, "predicted");
+  if (trace) return ToChromeTrace(plan, timeline, "predicted", notes);
   REPRISE_ASSIGN_OR_RETURN(const OverlapReport report, AnalyzeOverlap(plan, timeline));
-  return ToText(plan, report);
+  std::string text;
+  for (const auto& [key, note] : notes) absl::StrAppend(&text, key, ": ", note, "\n");
+  return absl::StrCat(text, "\n", ToText(plan, report));
+}
+
+// Lines for the flags that say nothing about this model.
+std::string IdleFlags() {
+  std::string idle;
+  if (absl::GetFlag(FLAGS_model).empty()) return idle;
+  for (const char* name : {"param_shape", "dtype", "tokens"}) {
+    const absl::CommandLineFlag& flag = *absl::FindCommandLineFlag(name);
+    if (flag.CurrentValue() == flag.DefaultValue()) continue;
+    absl::StrAppend(&idle, name, "=", flag.CurrentValue(), ": no effect: it is for --stack, and --model is given\n");
+  }
+  return idle;
 }
 
 enum class Format { kSummary, kText, kJson, kDot, kTimeline, kOverlap };
@@ -182,6 +205,14 @@ absl::StatusOr<std::string> Output() {
   if (!absl::GetFlag(FLAGS_costs).empty() && format != Format::kTimeline && format != Format::kOverlap) {
     return absl::InvalidArgumentError("--costs is for --format=timeline and --format=overlap; leave it out");
   }
+  std::optional<int64_t> device_memory;
+  if (!absl::GetFlag(FLAGS_device_memory).empty()) {
+    if (format != Format::kSummary) {
+      return absl::InvalidArgumentError("--device_memory is for --format=summary; leave it out");
+    }
+    REPRISE_ASSIGN_OR_RETURN(device_memory,
+                             Named("--device_memory", BytesFromText(absl::GetFlag(FLAGS_device_memory))));
+  }
   REPRISE_ASSIGN_OR_RETURN(const PlanOptions options, ReadOptions());
   REPRISE_ASSIGN_OR_RETURN(const Model model, ReadModel());
   const auto make_plan = absl::GetFlag(FLAGS_forward) ? PlanForward : PlanTraining;
@@ -190,7 +221,9 @@ absl::StatusOr<std::string> Output() {
   if (absl::GetFlag(FLAGS_verify)) REPRISE_RETURN_IF_ERROR(Verify(plan));
   switch (format) {
     case Format::kSummary:
-      return SummaryTable(plan, summary);
+      return absl::StrCat(SummaryTable(plan, summary),
+                          OptionsTable(plan, options, !absl::GetFlag(FLAGS_forward), IdleFlags()),
+                          device_memory.has_value() ? FitTable(plan, *device_memory) : "");
     case Format::kText:
       return ToText(plan);
     case Format::kJson:
@@ -204,27 +237,22 @@ absl::StatusOr<std::string> Output() {
   return absl::InternalError("no format");
 }
 
-absl::Status Run(int argc, char** argv) {
-  REPRISE_RETURN_IF_ERROR(CheckArguments({argv + 1, argv + argc}));
-  absl::ParseCommandLine(argc, argv);
+absl::StatusOr<int> Main() {
   REPRISE_ASSIGN_OR_RETURN(const std::string output, Output());
-  std::cout << output << std::flush;
-  return std::cout ? absl::OkStatus() : absl::InternalError("cannot write the plan to the standard output");
+  std::cout << output;
+  return 0;
 }
 
 }  // namespace
 }  // namespace reprise
 
-// 0: printed; 2: a bad flag or model; 1: anything else, such as --help or a plan that Verify refuses.
 int main(int argc, char** argv) {
-  absl::SetProgramUsageMessage(
+  return reprise::examples::RunProgram(
+      argc, argv,
       "prints how a model is trained: its schedules, memory and counts.\n\n"
       "  reprise_plan --stack=4 --world_size=2 --microbatches=2\n"
       "  reprise_plan --stack=2 --param_shape=64x64 --tokens=8 --residency=off --format=text\n"
       "  reprise_plan --model=model.json --format=dot | dot -Tsvg > plan.svg\n"
-      "  reprise_plan --stack=4 --tokens=8192 --microbatches=2 --format=overlap");
-  const absl::Status status = reprise::Run(argc, argv);
-  if (status.ok()) return 0;
-  std::cerr << "reprise_plan: " << std::string(status.message()) << "\n";
-  return status.code() == absl::StatusCode::kInternal ? 1 : 2;
+      "  reprise_plan --stack=4 --tokens=8192 --microbatches=2 --format=overlap",
+      reprise::Main);
 }

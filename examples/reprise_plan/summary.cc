@@ -13,6 +13,8 @@ void AddCount(absl::string_view name, int64_t count, std::string& out) {
   absl::StrAppendFormat(&out, "%-28s%20d\n", name, count);
 }
 
+}  // namespace
+
 void AddBytes(absl::string_view name, int64_t bytes, std::string& out) {
   absl::StrAppendFormat(&out, "%-28s%20d", absl::StrCat(name, " bytes"), bytes);
   // In the largest unit of which there is at least one; bytes have been said.
@@ -23,8 +25,6 @@ void AddBytes(absl::string_view name, int64_t bytes, std::string& out) {
   if (unit >= 0) absl::StrAppendFormat(&out, "  %12.3f %s", amount, kUnits[unit]);
   out += "\n";
 }
-
-}  // namespace
 
 std::string SummaryTable(const Plan& plan, const PlanSummary& summary) {
   std::string out;

@@ -6,17 +6,18 @@
 #include <chrono>
 #include <cmath>
 #include <iostream>
+#include <limits>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/flags/flag.h"
-#include "absl/flags/parse.h"
-#include "absl/flags/usage.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "examples/common/command_line.h"
 #include "examples/common/language_model.h"
+#include "examples/common/output.h"
 #include "examples/common/world.h"
 #include "examples/train_lm/check.h"
 #include "examples/train_lm/progress.h"
@@ -49,6 +50,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr int kSampleBytes = 300;
+constexpr int kMaxMicrobatches = 1 << 20;
 constexpr int64_t kValidationBatches = 64;  // per rank; a sixtieth of the validation part of a 4 MB text at defaults
 
 struct Run {
@@ -61,19 +63,9 @@ struct Run {
   bool check = false;
 };
 
-// What was printed is lost if the disk is full or nobody reads it.
-absl::Status CheckOutput() {
-  std::cout.flush();
-  if (std::cout) return absl::OkStatus();
-  return absl::DataLossError("the standard output cannot be written; look at the disk or the pipe that it goes to");
-}
-
 absl::Status CheckFlags(const Run& run) {
-  if (run.microbatches < 1) {
-    return absl::InvalidArgumentError(absl::StrCat("--microbatches is ", run.microbatches, " but must be at least 1"));
-  }
-  if (run.steps < 1)
-    return absl::InvalidArgumentError(absl::StrCat("--steps is ", run.steps, " but must be at least 1"));
+  REPRISE_RETURN_IF_ERROR(CheckFlag(FLAGS_microbatches, 1, kMaxMicrobatches));
+  REPRISE_RETURN_IF_ERROR(CheckFlag(FLAGS_steps, 1, std::numeric_limits<int>::max()));
   if (!(static_cast<float>(run.learning_rate) > 0) || !std::isfinite(static_cast<float>(run.learning_rate))) {
     return absl::InvalidArgumentError(
         absl::StrCat("--lr is ", run.learning_rate, " but must be positive and a finite float"));
@@ -213,7 +205,19 @@ absl::StatusOr<std::string> Sample(World& world, const Run& run, const LanguageM
 }
 
 // Returns the exit code.
-absl::StatusOr<int> Main(const Run& run) {
+absl::StatusOr<int> Main() {
+  const Run run = {
+      .program = {.device = absl::GetFlag(FLAGS_device),
+                  .ranks = absl::GetFlag(FLAGS_ranks),
+                  .tuning_file = absl::GetFlag(FLAGS_tuning_file),
+                  .share_device = absl::GetFlag(FLAGS_share_device)},
+      .model = {absl::GetFlag(FLAGS_depth), absl::GetFlag(FLAGS_width), absl::GetFlag(FLAGS_heads),
+                absl::GetFlag(FLAGS_context), absl::GetFlag(FLAGS_batch)},
+      .microbatches = absl::GetFlag(FLAGS_microbatches),
+      .steps = absl::GetFlag(FLAGS_steps),
+      .learning_rate = absl::GetFlag(FLAGS_lr),
+      .seed = absl::GetFlag(FLAGS_seed),
+      .check = absl::GetFlag(FLAGS_check)};
   REPRISE_RETURN_IF_ERROR(CheckFlags(run));
   REPRISE_ASSIGN_OR_RETURN(const LanguageModel model, BuildLanguageModel(run.model, LanguageModelOutput::kLoss));
   LanguageModelOptions one_sequence = run.model;
@@ -285,7 +289,6 @@ absl::StatusOr<int> Main(const Run& run) {
   }
   REPRISE_ASSIGN_OR_RETURN(const double bits, Validate(*world, text, model, run.model.batch, *forward));
   if (program.prints) std::cout << absl::StrFormat("validation: %.3f bits per byte\n", bits);
-  REPRISE_RETURN_IF_ERROR(CheckOutput());
   if (!std::isfinite(bits)) {
     return absl::AbortedError(
         "the validation loss is not finite: the last step broke the parameters; use a smaller --lr");
@@ -297,25 +300,7 @@ absl::StatusOr<int> Main(const Run& run) {
 }  // namespace reprise::examples
 
 int main(int argc, char** argv) {
-  absl::SetProgramUsageMessage("Trains a byte-level language model, fully sharded over GPUs or host ranks, on a text.");
-  const std::vector<char*> rest = absl::ParseCommandLine(argc, argv);
-  absl::StatusOr<int> exit_code =
-      absl::InvalidArgumentError(absl::StrCat("unexpected argument \"", rest.back(), "\"; see --help"));
-  if (rest.size() == 1) {
-    exit_code = reprise::examples::Main(
-        {.program = {.device = absl::GetFlag(FLAGS_device),
-                     .ranks = absl::GetFlag(FLAGS_ranks),
-                     .tuning_file = absl::GetFlag(FLAGS_tuning_file),
-                     .share_device = absl::GetFlag(FLAGS_share_device)},
-         .model = {absl::GetFlag(FLAGS_depth), absl::GetFlag(FLAGS_width), absl::GetFlag(FLAGS_heads),
-                   absl::GetFlag(FLAGS_context), absl::GetFlag(FLAGS_batch)},
-         .microbatches = absl::GetFlag(FLAGS_microbatches),
-         .steps = absl::GetFlag(FLAGS_steps),
-         .learning_rate = absl::GetFlag(FLAGS_lr),
-         .seed = absl::GetFlag(FLAGS_seed),
-         .check = absl::GetFlag(FLAGS_check)});
-  }
-  if (exit_code.ok()) return *exit_code;
-  std::cerr << "train_lm: " << std::string(exit_code.status().message()) << "\n";
-  return 1;
+  return reprise::examples::RunProgram(
+      argc, argv, "Trains a byte-level language model, fully sharded over GPUs or host ranks, on a text.",
+      reprise::examples::Main);
 }

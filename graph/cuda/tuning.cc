@@ -6,10 +6,10 @@
 #include <cstdio>
 #include <cstring>
 #include <fstream>
-#include <iterator>
 #include <map>
 
 #include "absl/strings/str_cat.h"
+#include "core/json_text.h"
 #include "graph/cuda/caller_state.h"
 #include "graph/cuda/cuda_transport.h"
 #include "graph/cuda/nccl_status.h"
@@ -26,7 +26,9 @@ namespace {
 // {"NVIDIA H200, CUDA driver 13.0, NCCL 2.28.9, 2 ranks": {"transports": choices, "milliseconds": {bytes: {name:
 // ms}}}}, of which the times are for people.
 using Json = nlohmann::ordered_json;
-constexpr int kMaxDepth = 4;
+// A file holds a few hundred products at most.
+constexpr int64_t kMaxFileBytes = int64_t{1} << 24;
+constexpr JsonLimits kLimits = {.depth = 4};
 constexpr char kProducts[] = "products", kTransportsEntry[] = "transports", kMilliseconds[] = "milliseconds";
 using Choices = std::map<std::string, std::string>;
 
@@ -36,17 +38,21 @@ absl::StatusOr<Json> Read(const std::string& path) {
     if (errno == ENOENT) return Json::object();
     return absl::UnavailableError(absl::StrCat("tuning file ", path, " cannot be read (", std::strerror(errno), ")"));
   }
-  const std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
-  // Writing it again would take a frame of the stack for each level.
-  bool too_deep = false;
-  const auto check_depth = [&](int depth, nlohmann::detail::parse_event_t, Json&) {
-    too_deep = too_deep || depth > kMaxDepth;
-    return !too_deep;
+  std::string text(kMaxFileBytes + 1, '\0');
+  file.read(text.data(), kMaxFileBytes + 1);
+  text.resize(static_cast<size_t>(file.gcount()));
+  const auto refuse = [&](absl::string_view what) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("tuning file ", path, " is ", what, "; remove it, and it will be made anew"));
   };
-  Json json = Json::parse(text, check_depth, /*allow_exceptions=*/false);
-  if (json.is_object() && !too_deep) return json;
-  return absl::InvalidArgumentError(
-      absl::StrCat("tuning file ", path, " is no JSON object; remove it, and it will be made anew"));
+  if (static_cast<int64_t>(text.size()) > kMaxFileBytes) {
+    return refuse(absl::StrCat("longer than ", kMaxFileBytes, " bytes"));
+  }
+  // Parsing and writing deep values would also take a frame of the stack for each level.
+  Json json = CheckJsonLimits(text, kLimits).ok() ? Json::parse(text, /*callback=*/nullptr, /*allow_exceptions=*/false)
+                                                  : Json();
+  if (json.is_object()) return json;
+  return refuse("no JSON object");
 }
 
 absl::Status Refuse(const std::string& path, absl::string_view device, absl::string_view place,

@@ -9,11 +9,13 @@ struct Shared {
   Tile<kChunk> query, key, value;
   Tile<kTile> p;
 };
+static_assert(sizeof(Shared<32>) == AttentionSharedBytes(32) && sizeof(Shared<64>) == AttentionSharedBytes(64) &&
+              sizeof(Shared<128>) == AttentionSharedBytes(128));
 
 template <int kChunk, class T>
 __global__ void __launch_bounds__(kAttentionThreads, kChunk <= 64 ? 2 : 1)
     AttentionKernel(AttentionExtents e, float scale, const T* qkv, T* y, float* log_sum_exp) {
-  extern __shared__ char memory[];
+  extern __shared__ __align__(16) char memory[];
   Shared<kChunk>& shared = *reinterpret_cast<Shared<kChunk>*>(memory);
   const int64_t head_width = e.width / e.heads, stride = 3 * e.width;
   const BlockPlace block = PlaceOfBlock((e.time + kTile - 1) / kTile, e.sequences * e.heads);

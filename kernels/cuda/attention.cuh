@@ -5,11 +5,10 @@
 #define REPRISE_KERNELS_CUDA_ATTENTION_CUH_
 
 #include "kernels/cuda/elements.cuh"
+#include "kernels/cuda/launch.h"
 
 namespace reprise::kernels {
 
-// Queries, and keys, of a tile.
-inline constexpr int kTile = 64;
 // The threads of a block form a square; each makes 4 x 4 elements of a product of tiles: rows 4 y to 4 y + 3, columns
 // x, x + 16, x + 32 and x + 48.
 inline constexpr int kSide = 16, kMicro = kTile / kSide;
@@ -20,6 +19,7 @@ template <int kColumns>
 struct Tile {
   float rows[kTile][kColumns + 4];
 };
+static_assert(sizeof(Tile<kTile>) == AttentionTileBytes(kTile));
 
 // This thread's elements of a product of tiles.
 using Micro = float[kMicro][kMicro];
@@ -174,9 +174,14 @@ struct Columns {
 };
 template <class Body>
 cudaError_t WithChunk(int64_t head_width, const Body& body) {
-  if (head_width <= 32) return body(Columns<32>());
-  if (head_width <= 64) return body(Columns<64>());
-  return body(Columns<128>());
+  switch (AttentionChunk(head_width)) {
+    case 32:
+      return body(Columns<32>());
+    case 64:
+      return body(Columns<64>());
+    default:
+      return body(Columns<128>());
+  }
 }
 
 // A launch that may need more shared memory than a block gets unasked.

@@ -15,6 +15,9 @@ template <int kChunk>
 struct SharedWithP : Shared<kChunk> {
   Tile<kTile> p;
 };
+static_assert(sizeof(SharedWithP<32>) == AttentionBackwardSharedBytes(32) &&
+              sizeof(SharedWithP<64>) == AttentionBackwardSharedBytes(64) &&
+              sizeof(SharedWithP<128>) == AttentionBackwardSharedBytes(128));
 
 template <class T>
 struct Inputs {
@@ -94,7 +97,7 @@ __device__ void Probabilities(const Head<T>& head, float scale, int64_t first_qu
 template <int kChunk, class T>
 __global__ void __launch_bounds__(kAttentionThreads, kChunk <= 64 ? 2 : 1)
     QueryGradientKernel(Inputs<T> in, bool add, T* dqkv, float* delta) {
-  extern __shared__ char memory[];
+  extern __shared__ __align__(16) char memory[];
   Shared<kChunk>& shared = *reinterpret_cast<Shared<kChunk>*>(memory);
   const BlockPlace block = PlaceOfBlock((in.extents.time + kTile - 1) / kTile, in.heads);
   const HeadPlace place = PlaceOf(in.extents, in.first_head + block.head);
@@ -147,7 +150,7 @@ __global__ void __launch_bounds__(kAttentionThreads, kChunk <= 64 ? 2 : 1)
 template <int kChunk, class T>
 __global__ void __launch_bounds__(kAttentionThreads, kChunk <= 64 ? 2 : 1)
     KeyGradientKernel(Inputs<T> in, bool add, T* dqkv, const float* delta) {
-  extern __shared__ char memory[];
+  extern __shared__ __align__(16) char memory[];
   SharedWithP<kChunk>& shared = *reinterpret_cast<SharedWithP<kChunk>*>(memory);
   const int64_t tiles = (in.extents.time + kTile - 1) / kTile;
   const BlockPlace block = PlaceOfBlock(tiles, in.heads);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -33,10 +34,11 @@ UpdateLaunch UpdateOf(const UpdateArguments& u, float weight_decay) {
 
 class KernelsOfStream : public CudaKernels {
  public:
-  KernelsOfStream(const CudaKernelsOptions& options, std::unique_ptr<CudaGemm> gemm)
+  KernelsOfStream(const CudaKernelsOptions& options, int64_t shared_bytes, std::unique_ptr<CudaGemm> gemm)
       : stream_(options.stream),
         workspace_(options.workspace),
         workspace_bytes_(options.workspace_bytes),
+        shared_bytes_(shared_bytes),
         gemm_(std::move(gemm)) {}
 
   absl::Status Copy(int64_t count, DeviceInput from, DeviceOutput to) override {
@@ -98,6 +100,8 @@ class KernelsOfStream : public CudaKernels {
   }
   absl::Status CausalAttention(const AttentionShape& shape, DeviceInput qkv, DeviceOutput y,
                                float* log_sum_exp) override {
+    REPRISE_RETURN_IF_ERROR(
+        CheckAttentionMemory("CausalAttention", shape.width / shape.heads, AttentionSharedBytes, shared_bytes_));
     return CudaStatus(LaunchAttention(stream_, ExtentsOf(shape), SourceOf(qkv), TargetOf(y), log_sum_exp),
                       "CausalAttention");
   }
@@ -105,6 +109,8 @@ class KernelsOfStream : public CudaKernels {
                                        const float* log_sum_exp, DeviceOutput dqkv) override {
     REPRISE_RETURN_IF_ERROR(
         CheckWorkspace("CausalAttentionBackward", "time", shape.time, AttentionBackwardBytes(shape.time)));
+    REPRISE_RETURN_IF_ERROR(CheckAttentionMemory("CausalAttentionBackward", shape.width / shape.heads,
+                                                 AttentionBackwardSharedBytes, shared_bytes_));
     return CudaStatus(LaunchAttentionBackward(stream_, ExtentsOf(shape), SourceOf(dy), SourceOf(qkv), log_sum_exp,
                                               TargetOf(dqkv), Workspace<float>(), workspace_bytes_),
                       "CausalAttentionBackward");
@@ -247,12 +253,25 @@ class KernelsOfStream : public CudaKernels {
   const cudaStream_t stream_;
   void* const workspace_;
   const int64_t workspace_bytes_;
+  const int64_t shared_bytes_;  // that a block may have
   const std::unique_ptr<CudaGemm> gemm_;
 };
 
 static_assert(kMinCudaWorkspaceBytes >= std::max(kColumnSumBytes, kCrossEntropyBytes));
 
 }  // namespace
+
+absl::Status CheckAttentionMemory(absl::string_view kernel, int64_t head_width, int64_t (*needed)(int64_t head_width),
+                                  int64_t available) {
+  if (needed(head_width) <= available) return absl::OkStatus();
+  std::string remedy = "run it on another device";
+  for (const int width : {32, 64}) {
+    if (needed(width) <= available) remedy = absl::StrCat("give it more heads, of at most ", width, " elements each");
+  }
+  return absl::ResourceExhaustedError(absl::StrCat(kernel, " on heads of ", head_width, " elements needs ",
+                                                   needed(head_width), " bytes of shared memory, but a block of this ",
+                                                   "device has at most ", available, "; ", remedy));
+}
 
 size_t CublasLtVersion() { return cublasLtGetVersion(); }
 
@@ -266,8 +285,12 @@ absl::StatusOr<std::unique_ptr<CudaKernels>> NewCudaKernels(const CudaKernelsOpt
   }
   int device;
   REPRISE_RETURN_IF_ERROR(CudaStatus(cudaGetDevice(&device), "cudaGetDevice"));
+  int shared_bytes = 0;
+  REPRISE_RETURN_IF_ERROR(
+      CudaStatus(cudaDeviceGetAttribute(&shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device),
+                 "cudaDeviceGetAttribute"));
   REPRISE_ASSIGN_OR_RETURN(std::unique_ptr<CudaGemm> gemm, CudaGemm::New());
-  return std::make_unique<KernelsOfStream>(options, std::move(gemm));
+  return std::make_unique<KernelsOfStream>(options, shared_bytes, std::move(gemm));
 }
 
 }  // namespace reprise::kernels

@@ -12,6 +12,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "kernels/device_kernels.h"
 
 namespace reprise::kernels {
@@ -42,11 +43,17 @@ class CudaKernels : public DeviceKernels {
   virtual absl::Status Choose(const std::map<std::string, std::string>& choices) = 0;
 };
 
+// ResourceExhausted, with the numbers and the widest heads that do, if attention on heads of `head_width` elements
+// needs more shared memory than a block of a device has. `needed` says how much heads of a width need.
+absl::Status CheckAttentionMemory(absl::string_view kernel, int64_t head_width, int64_t (*needed)(int64_t head_width),
+                                  int64_t available);
+
 // The library that matrix products run on, as its cublasLtGetVersion says.
 size_t CublasLtVersion();
 
 // Kernels for the current device, which must stay current while they are used. A kernel that needs more workspace than
-// there is returns ResourceExhausted with both numbers. Unavailable without a device.
+// there is, or more shared memory than the device has, returns ResourceExhausted with both numbers. Unavailable without
+// a device.
 absl::StatusOr<std::unique_ptr<CudaKernels>> NewCudaKernels(const CudaKernelsOptions& options);
 
 }  // namespace reprise::kernels

@@ -69,6 +69,18 @@ cudaError_t LaunchEmbeddingBackward(cudaStream_t stream, int64_t count, int64_t 
 struct AttentionExtents {
   int64_t sequences, time, width, heads;
 };
+// Attention works on tiles of so many queries and keys, and on so many columns of a head at a time.
+inline constexpr int kTile = 64;
+constexpr int AttentionChunk(int64_t head_width) { return head_width <= 32 ? 32 : head_width <= 64 ? 64 : 128; }
+// Shared memory of a block: tiles of a chunk's columns, and of queries by keys, in float with 16 bytes more in each
+// row.
+constexpr int64_t AttentionTileBytes(int columns) { return int64_t{kTile} * (columns + 4) * 4; }
+constexpr int64_t AttentionSharedBytes(int64_t head_width) {
+  return 3 * AttentionTileBytes(AttentionChunk(head_width)) + AttentionTileBytes(kTile);
+}
+constexpr int64_t AttentionBackwardSharedBytes(int64_t head_width) {
+  return 4 * AttentionTileBytes(AttentionChunk(head_width)) + 2 * AttentionTileBytes(kTile);
+}
 cudaError_t LaunchAttention(cudaStream_t stream, AttentionExtents extents, Source qkv, Target y, float* log_sum_exp);
 // Working memory of the backward kernel for one head of one sequence. It takes as many heads at a time as fit.
 constexpr int64_t AttentionBackwardBytes(int64_t time) { return 4 * time; }

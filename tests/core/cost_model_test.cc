@@ -199,7 +199,7 @@ TEST(PredictTimelineTest, RefusesWhatItCannotPredict) {
 TEST(CostModelJsonTest, ReadsEveryField) {
   REPRISE_ASSERT_OK_AND_ASSIGN(const CostModel costs, CostModelFromJson(R"({"flops": 1e6, "memory_bytes": 1000000,
       "gather_bytes": 0.25e6, "reduce_bytes": 0.2e6, "collective_us": 1000, "command_us": 100,
-      "calls": {"c0": {"forward": 10, "backward": 20}}})"));
+      "ranks": 2, "calls": {"c0": {"forward": 10, "backward": 20}}})"));
   EXPECT_EQ(costs, SlowCosts());
 }
 
@@ -219,9 +219,36 @@ TEST(CostModelJsonTest, TakesTheBestRatesOfStepBench) {
   expected.flops = CostModel().flops;
   expected.gather_bytes = 300.5e9;
   expected.reduce_bytes = 250e9;
+  expected.ranks.reset();  // of as many as the plan has
   EXPECT_EQ(*CostModelFromJson(R"([{"mode": "graph", "teraflops": 9, "gather_gb_per_s": 300.5, "reduce_gb_per_s": 250},
                                    {"mode": "eager", "teraflops": 9, "gather_gb_per_s": 200, "reduce_gb_per_s": 40}])"),
             expected);
+}
+
+TEST(CostModelJsonTest, KnowsWithHowManyRanksTheBandwidthsWereMeasured) {
+  struct Case {
+    const char* text;
+    std::optional<int> ranks;
+  };
+  for (const Case& c : {
+           Case{R"({"flops": 1})", 2},
+           Case{R"({"gather_bytes": 1})", 2},
+           Case{R"({"gather_bytes": 1, "reduce_bytes": 1})", std::nullopt},
+           Case{R"({"gather_bytes": 1, "reduce_bytes": 1, "ranks": 9})", 9},
+           Case{R"({"ranks": 9})", 9},
+           Case{R"([{"mode": "local", "teraflops": 1, "ranks": 8}])", 2},
+           Case{R"([{"mode": "graph", "teraflops": 1, "ranks": 8, "gather_gb_per_s": 1}])", 2},
+           Case{R"([{"mode": "graph", "teraflops": 1, "ranks": 8, "gather_gb_per_s": 1, "reduce_gb_per_s": 1}])", 8},
+           Case{R"([{"mode": "graph", "teraflops": 1, "ranks": 8, "gather_gb_per_s": 2, "reduce_gb_per_s": 1},
+                    {"mode": "graph", "teraflops": 1, "ranks": 4, "gather_gb_per_s": 1, "reduce_gb_per_s": 1}])",
+                8},
+           Case{R"([{"mode": "graph", "teraflops": 1, "ranks": 8, "gather_gb_per_s": 2, "reduce_gb_per_s": 1},
+                    {"mode": "graph", "teraflops": 1, "ranks": 4, "gather_gb_per_s": 1, "reduce_gb_per_s": 2}])",
+                4},
+       }) {
+    REPRISE_ASSERT_OK_AND_ASSIGN(const CostModel costs, CostModelFromJson(c.text));
+    EXPECT_EQ(costs.ranks, c.ranks) << c.text;
+  }
 }
 
 // Tests run in the project's root.
@@ -234,6 +261,7 @@ TEST(CostModelJsonTest, TheInitialisersAreThoseOfBenchResults) {
   EXPECT_NEAR(CostModel().flops, measured->flops, 0.5e12);
   EXPECT_NEAR(CostModel().gather_bytes, measured->gather_bytes, 0.5e9);
   EXPECT_NEAR(CostModel().reduce_bytes, measured->reduce_bytes, 0.5e9);
+  EXPECT_EQ(CostModel().ranks, measured->ranks);
 }
 
 TEST(CostModelJsonTest, RefusesEveryMistakeByItsPlace) {
@@ -243,6 +271,9 @@ TEST(CostModelJsonTest, RefusesEveryMistakeByItsPlace) {
       {"{\"flop\": 1}", "JSON text: unknown key \"flop\"; the keys are flops, memory_bytes"},
       {"{\"flops\": 1, \"flops\": 1}", "JSON text: the key \"flops\" stands twice"},
       {"{\"flops\": 0}", "flops: is 0; give a number above 0"},
+      {"{\"ranks\": 0}", "ranks: is 0; give the number of ranks that was measured"},
+      {"{\"ranks\": 4294967297}", "ranks: is 4294967297; give the number of ranks"},
+      {"{\"ranks\": 2.5}", "ranks: is 2.5; give an integer"},
       {"{\"flops\": -1.5}", "flops: is -1.5; give a number above 0"},
       {"{\"flops\": \"fast\"}", "flops: is of type string; give a number"},
       {"{\"reduce_bytes\": 1e999}", "JSON text: no valid JSON"},

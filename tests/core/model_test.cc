@@ -188,8 +188,9 @@ TEST(ModelTest, RefusesEveryMistakeByName) {
       {[](Sample& s) { s.builder.AddParameter(s.v, {.name = "p"}); }, "parameters 0 and 2 are both named \"p\""},
       {[&](Sample& s) { tensor(s, {.name = "x"}); }, "tensors 0 and 4 are both named \"x\""},
       {[](Sample& s) { s.b.name = "a"; }, "calls 0 and 1 are both named \"a\""},
-      {[](Sample& s) { s.b.name = "b\nc"; }, "name of call 1, \"b\\nc\", holds control or"},
-      {[](Sample& s) { s.b.name = "b\x7f"; }, "holds control or"},
+      {[](Sample& s) { s.b.name = "b\nc"; },
+       "name of call 1, \"b\\nc\", holds U+000A, a control character, at byte 1; use visible"},
+      {[](Sample& s) { s.b.name = "b\x7f"; }, "holds U+007F, a control"},
       {[](Sample& s) { s.b.name = "b\xff"; }, "is not UTF-8"},
       {[](Sample& s) { s.b.name = "b\xed\xa0\x80"; }, "is not UTF-8"},      // a surrogate
       {[](Sample& s) { s.b.name = "b\xc0\x80"; }, "is not UTF-8"},          // overlong
@@ -198,14 +199,14 @@ TEST(ModelTest, RefusesEveryMistakeByName) {
       {[](Sample& s) { s.b.name = "b\xf0\x8f\xbf\xbf"; }, "is not UTF-8"},  // overlong, four bytes
       {[](Sample& s) { s.b.name = "b\xf4\x90\x80\x80"; }, "is not UTF-8"},  // beyond U+10FFFF
       {[](Sample& s) { s.b.name = "b\xe2\x82z"; }, "is not UTF-8"},         // no continuation
-      {[](Sample& s) { s.b.name = "b\xc2\x80"; }, "name of call 1, \"b\\xc2\\x80\", holds control"},   // U+0080
-      {[](Sample& s) { s.b.name = "b\xc2\x9f"; }, "holds control"},                                    // U+009F
-      {[](Sample& s) { s.b.name = "b\xd8\x9c"; }, "holds control or bidirectional"},                   // U+061C
-      {[](Sample& s) { s.b.name = "b\xe2\x80\x8f"; }, "holds control or bidirectional"},               // U+200F
-      {[](Sample& s) { s.b.name = "b\xe2\x80\xa8"; }, "holds control or bidirectional"},               // U+2028
-      {[](Sample& s) { s.b.name = "b\xe2\x80\xae"; }, "\"b\\xe2\\x80\\xae\", holds control or bidi"},  // U+202E
-      {[](Sample& s) { s.b.name = "b\xe2\x81\xa6"; }, "holds control or bidirectional"},               // U+2066
-      {[](Sample& s) { s.b.name = "b\xe2\x81\xa9"; }, "holds control or bidirectional"},               // U+2069
+      {[](Sample& s) { s.b.name = "b\xc2\x80"; }, "name of call 1, \"b\\xc2\\x80\", holds U+0080, a control"},
+      {[](Sample& s) { s.b.name = "b\xc2\x9f"; }, "holds U+009F, a control"},
+      {[](Sample& s) { s.b.name = "b\xd8\x9c"; }, "holds U+061C, a format"},
+      {[](Sample& s) { s.b.name = "b\xe2\x80\x8f"; }, "holds U+200F, a format"},
+      {[](Sample& s) { s.b.name = "b\xe2\x80\xa8"; }, "holds U+2028, a space or separator"},
+      {[](Sample& s) { s.b.name = "b\xe2\x80\xae"; }, "\"b\\xe2\\x80\\xae\", holds U+202E, a format"},
+      {[](Sample& s) { s.b.name = "b\xe2\x81\xa6"; }, "holds U+2066, a format"},
+      {[](Sample& s) { s.b.name = "b\xe2\x81\xa9"; }, "holds U+2069, a format"},
       {[](Sample& s) { s.b.name = std::string(257, 'n'); }, "longer than 256 bytes"},
       // Ids.
       {[](Sample& s) { s.builder.AddParameter(UnitId(2), {.name = "r"}); }, "parameter \"r\" is added to unit id 2"},
@@ -321,9 +322,9 @@ TEST(ModelTest, RefusesEveryMistakeByName) {
   }
 }
 
-TEST(ModelTest, NamesMayBeAnyPrintableText) {
+TEST(ModelTest, NamesMayBeAnyVisibleText) {
   for (const char* name :
-       {"\xc2\xa0", "\xe2\x80\x90", "\xe2\x80\xaf", "\xe2\x81\xaa", "\xef\xbf\xbd", "\xf4\x8f\xbf\xbd"}) {
+       {" ", "\xc2\xa1", "\xc2\xae", "\xe2\x80\x90", "\xe2\x80\xa7", "\xef\xbf\xbd", "\xf0\x9f\x98\x80"}) {
     Sample s;
     s.b.name = name;
     EXPECT_THAT(s.Build(), IsOk()) << name;

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
@@ -19,6 +20,7 @@
 namespace reprise {
 namespace {
 
+using ::testing::EndsWith;
 using testing::FinishedRun;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
@@ -37,6 +39,13 @@ Plan SmallPlan(const PlanOptions& options, int world_size = 2) {
   const absl::StatusOr<Plan> plan = PlanTraining(*model, world_size, options);
   EXPECT_TRUE(plan.ok()) << plan.status();
   return *plan;
+}
+
+// What it predicts, without what it says about that.
+nlohmann::json PredictedTrace(const std::string& flags) {
+  nlohmann::json trace = nlohmann::json::parse(Tool(flags + "--format=timeline").output, nullptr, false);
+  if (trace.is_object()) trace.erase("otherData");
+  return trace;
 }
 
 TEST(ReprisePlanTest, PrintsTheFormAskedFor) {
@@ -142,15 +151,17 @@ TEST(ReprisePlanTest, PredictsTheStepAsATimelineOrItsOverlap) {
   const Timeline timeline =
       *PredictTimeline(plan, {plan.first, plan.body, plan.body, plan.finish, plan.step}, CostModel());
   const std::string flags = absl::StrCat(kSmall, "--microbatches_per_graph=2 --tail=carried --microbatches=6 ");
-  EXPECT_EQ(Tool(absl::StrCat(flags, "--format=timeline")).output, *ToChromeTrace(plan, timeline, "predicted"));
-  EXPECT_EQ(Tool(absl::StrCat(flags, "--format=overlap")).output, ToText(plan, *AnalyzeOverlap(plan, timeline)));
+  EXPECT_EQ(PredictedTrace(flags), nlohmann::json::parse(*ToChromeTrace(plan, timeline, "predicted")));
+  const std::string overlap = Tool(absl::StrCat(flags, "--format=overlap")).output;
+  EXPECT_THAT(overlap, StartsWith("prediction: "));
+  EXPECT_THAT(overlap, EndsWith("\n\n" + ToText(plan, *AnalyzeOverlap(plan, timeline))));
 }
 
 TEST(ReprisePlanTest, PredictsForwardPlans) {
   const Plan plan = *PlanForward(*StackModel(2, {64, 64}, DType::kBFloat16, 8), 2, {});
   const Timeline timeline = *PredictTimeline(plan, {plan.first, plan.body}, CostModel());
-  EXPECT_EQ(Tool(absl::StrCat(kSmall, "--forward --microbatches=2 --format=timeline")).output,
-            *ToChromeTrace(plan, timeline, "predicted"));
+  EXPECT_EQ(PredictedTrace(absl::StrCat(kSmall, "--forward --microbatches=2 ")),
+            nlohmann::json::parse(*ToChromeTrace(plan, timeline, "predicted")));
 }
 
 TEST(ReprisePlanTest, ReadsACostModel) {
@@ -158,9 +169,125 @@ TEST(ReprisePlanTest, ReadsACostModel) {
   const std::string path = absl::StrCat(::testing::TempDir(), "/reprise_plan_test_costs.json");
   std::ofstream(path) << R"({"flops": 1e9, "collective_us": 7})";
   const Timeline timeline = *PredictTimeline(plan, {plan.first, plan.step}, {.flops = 1e9, .collective_us = 7});
-  EXPECT_EQ(Tool(absl::StrCat(kSmall, "--format=timeline --costs=", path)).output,
-            *ToChromeTrace(plan, timeline, "predicted"));
+  EXPECT_EQ(PredictedTrace(absl::StrCat(kSmall, "--costs=", path, " ")),
+            nlohmann::json::parse(*ToChromeTrace(plan, timeline, "predicted")));
   std::remove(path.c_str());
+}
+
+// The rates are those used, and who cannot know better is told that they are guesses.
+TEST(ReprisePlanTest, EveryPredictionSaysWhatItIs) {
+  const std::string path = absl::StrCat(::testing::TempDir(), "/reprise_plan_test_rates.json");
+  struct Case {
+    const char* costs;  // null: no file
+    int ranks;
+    const char* rates;
+    const char* guess;  // empty: none
+  };
+  const char* const builtin =
+      "709 TFLOP/s, memory 4100 GB/s, gathers 172 GB/s, reductions 203 GB/s; 12 us for each "
+      "collective, 3 us for each other command";
+  const std::vector<Case> cases = {
+      {nullptr, 1, builtin, ""},
+      {nullptr, 2, builtin, ""},
+      {nullptr, 3, builtin, "for 3 ranks the bandwidths are guesses: they were measured with 2; give --costs=FILE"},
+      {nullptr, 64, builtin, "for 64 ranks the bandwidths are guesses: they were measured with 2"},
+      {R"({"flops": 5e12})", 64, "5 TFLOP/s, memory 4100 GB/s, gathers 172 GB/s", "measured with 2"},
+      {R"({"gather_bytes": 4e10})", 64, "gathers 40 GB/s, reductions 203 GB/s", "measured with 2"},
+      {R"({"gather_bytes": 4e10, "reduce_bytes": 3e10})", 64, "gathers 40 GB/s, reductions 30 GB/s", ""},
+      {R"({"gather_bytes": 4e10, "reduce_bytes": 3e10, "ranks": 8})", 64, "gathers 40 GB/s", "measured with 8"},
+      {R"({"gather_bytes": 4e10, "ranks": 64})", 64, "gathers 40 GB/s, reductions 203 GB/s", ""},
+      {R"([{"mode": "graph", "teraflops": 1, "ranks": 8, "gather_gb_per_s": 50, "reduce_gb_per_s": 60},
+           {"mode": "graph", "teraflops": 1, "ranks": 64, "gather_gb_per_s": 40, "reduce_gb_per_s": 70}])",
+       64, "gathers 50 GB/s, reductions 70 GB/s", "measured with 8"},
+      {R"([{"mode": "graph", "teraflops": 1, "ranks": 64, "gather_gb_per_s": 40, "reduce_gb_per_s": 70}])", 64,
+       "gathers 40 GB/s, reductions 70 GB/s", ""},
+      {R"([{"mode": "local", "teraflops": 1, "ranks": 64}])", 64, "1 TFLOP/s", "measured with 2"},
+  };
+  for (const Case& c : cases) {
+    std::string flags = absl::StrCat(kSmall, "--world_size=", c.ranks);
+    if (c.costs != nullptr) {
+      std::ofstream(path) << c.costs;
+      absl::StrAppend(&flags, " --costs=", path);
+    }
+    const FinishedRun trace = Tool(flags + " --format=timeline"), overlap = Tool(flags + " --format=overlap");
+    ASSERT_EQ(trace.exit_code, 0) << flags;
+    const nlohmann::json notes = nlohmann::json::parse(trace.output)["otherData"];
+    EXPECT_THAT(notes["prediction"].get<std::string>(), HasSubstr("nothing was run"));
+    EXPECT_THAT(notes["rates"].get<std::string>(), HasSubstr(c.rates)) << flags;
+    EXPECT_THAT(notes["source"].get<std::string>(), HasSubstr(c.costs == nullptr ? "two H200" : path));
+    EXPECT_EQ(notes.contains("guess"), c.guess[0] != '\0') << flags;
+    EXPECT_THAT(notes.value("guess", ""), HasSubstr(c.guess));
+    for (const auto& [key, note] : notes.items()) {
+      EXPECT_THAT(overlap.output, HasSubstr(absl::StrCat(key, ": ", note.get<std::string>(), "\n")));
+    }
+    EXPECT_EQ(overlap.output.find("guess") == std::string::npos, c.guess[0] == '\0') << flags;
+  }
+  std::remove(path.c_str());
+}
+
+TEST(ReprisePlanTest, SaysWhetherThePlanFitsInADevice) {
+  // Of the summary above: all but what the host sees.
+  constexpr int64_t kNeeded = int64_t{1073741824} + 2147483648 + 6442484480 + 2415919104;
+  struct Case {
+    const char* memory;
+    int64_t bytes;
+  };
+  for (const Case& c :
+       {Case{"141GB", 141000000000}, Case{"80GiB", int64_t{80} << 30}, Case{"'12 gib'", int64_t{12} << 30},
+        Case{"1.5TiB", int64_t{3} << 39}, Case{"12079629056", kNeeded}, Case{"12079629055B", kNeeded - 1},
+        Case{"512KiB", 512 << 10}, Case{"512kb", 512000}, Case{"7MB", 7000000}, Case{"7MiB", 7 << 20},
+        Case{"2TB", 2000000000000}}) {
+    const FinishedRun run = Tool(absl::StrCat("--stack=4 --device_memory=", c.memory));
+    EXPECT_EQ(run.exit_code, 0) << c.memory;
+    const bool fits = kNeeded <= c.bytes;
+    for (const std::string& line :
+         {absl::StrFormat("\ngiven bytes%37d", c.bytes), absl::StrFormat("\nneeded bytes%36d", kNeeded),
+          fits ? absl::StrFormat("\nfits: left bytes%32d", c.bytes - kNeeded)
+               : absl::StrFormat("\nDOES NOT FIT: lacking bytes%21d", kNeeded - c.bytes)}) {
+      EXPECT_THAT(run.output, HasSubstr(line)) << c.memory;
+    }
+    EXPECT_EQ(run.output.find(fits ? "DOES NOT FIT" : "fits: ") == std::string::npos, true) << c.memory;
+    EXPECT_THAT(run.output,
+                HasSubstr("\nlargest buffers\nmaster.u0                              536870912  masters\n"));
+  }
+}
+
+TEST(ReprisePlanTest, SummaryShowsTheOptionsInForceAndThoseWithoutEffect) {
+  struct Case {
+    const char* flags;
+    std::vector<std::string> without_effect;
+  };
+  const std::vector<Case> cases = {
+      {"", {}},
+      {"--weight_slots=3 --prefetch_depth=2 --tail=carried --wire=f32 --residency=off --master=bf16", {}},
+      {"--prefetch_depth=4 --weight_slots=2",
+       {"prefetch_depth=4: no more effect than 1, because 2 weight slots hold no more copies"}},
+      {"--prefetch_depth=4 --weight_slots=3",
+       {"prefetch_depth=4: no more effect than 2, because 3 weight slots hold no more copies"}},
+      {"--prefetch_depth=2147483647 --weight_slots=2147483647 --gradient_slots=2147483647",
+       {"prefetch_depth=2147483647: no more effect than 3, because 4 weight slots hold no more copies",
+        "weight_slots=2147483647: no more effect than 4, because no more copies are gathered at a time",
+        "gradient_slots=2147483647: no more effect than 4, because no more gradients travel at a time"}},
+      {"--forward --reduce=last --wire=f32 --gradient_slots=3",
+       {"gradient_slots=3: no more effect than 1, because a forward plan has no gradients",
+        "reduce=last: no effect: a forward plan is the same without it",
+        "wire=f32: no effect: a forward plan is the same without it"}},
+      {"--weight_slots=1 --residency=off", {}},
+  };
+  for (const Case& c : cases) {
+    const std::string output = Tool(absl::StrCat("--stack=4 --param_shape=64x64 --tokens=8 ", c.flags)).output;
+    EXPECT_THAT(output, HasSubstr("\noptions in force\nprefetch_depth=")) << c.flags;
+    std::string lines;
+    for (const std::string& line : c.without_effect) absl::StrAppend(&lines, line, "\n");
+    if (lines.empty()) {
+      EXPECT_EQ(output.find("without effect"), std::string::npos) << output;
+    } else {
+      EXPECT_THAT(output, EndsWith("\noptions without effect\n" + lines)) << c.flags;
+    }
+  }
+  const std::string model = Tool("--model=tests/core/data/two_units.json --tokens=7 --dtype=f32").output;
+  EXPECT_THAT(model, HasSubstr("dtype=f32: no effect: it is for --stack, and --model is given\n"
+                               "tokens=7: no effect: it is for --stack, and --model is given\n"));
 }
 
 TEST(ReprisePlanTest, HelpShowsExamplesAndFlags) {
@@ -218,6 +345,12 @@ TEST(ReprisePlanTest, RefusesBadFlagsInOneLineWithARemedy) {
       {"--stack=2 --format=overlap --microbatches=2000000000", "a step of 2000000000 microbatches has",
        "give fewer microbatches"},
       {"--stack=2 --verify=maybe", "--verify=maybe", "--help"},
+      {"--stack=2 --device_memory=80 --format=text", "--device_memory is for --format=summary", "leave it out"},
+      {"--stack=2 --device_memory=GB", "\"GB\" is no amount of memory", "such as 141GB"},
+      {"--stack=2 --device_memory=80Gb/s", "\"80Gb/s\" is no amount of memory", "such as 141GB"},
+      {"--stack=2 --device_memory=-1GB", "\"-1GB\" is no amount of memory", "such as 141GB"},
+      {"--stack=2 --device_memory=1e3GB", "\"1e3GB\" is no amount of memory", "such as 141GB"},
+      {"--stack=2 --device_memory=4194305TiB", "below 2^62 bytes", "such as 141GB"},
       {"--stack=2 --reduce=last --tail=carried", "kOncePerStep", "choose one"},
       {"--stack=2 --slots=2", "no flag --slots", "--help"},
       {"--stack=2147483647", "stack of 2147483647 units", "at most 1048575"},
@@ -225,10 +358,10 @@ TEST(ReprisePlanTest, RefusesBadFlagsInOneLineWithARemedy) {
       {"--stack=2 --microbatches_per_graph=1000000 --microbatches=1000000",
        "a graph of 1000000 microbatches of 3 calls", "lower microbatches_per_graph"},
       {"--stack=2 --microbatches_per_graph=2147483647", "at most 1048576", "lower microbatches_per_graph"},
-      {"--flagfile=/nonexistent", "flag --flagfile is not taken", "--help"},
-      {"--fromenv=stack", "flag --fromenv is not taken", "--help"},
-      {"--tryfromenv=stack", "flag --tryfromenv is not taken", "--help"},
-      {"--undefok=x", "flag --undefok is not taken", "--help"},
+      {"--flagfile=/nonexistent", "no flag --flagfile", "--help"},
+      {"--fromenv=stack", "no flag --fromenv", "--help"},
+      {"--tryfromenv=stack", "no flag --tryfromenv", "--help"},
+      {"--undefok=x", "no flag --undefok", "--help"},
       {"--helpxyz", "no flag --helpxyz", "--help"},
       {"--only_check_args", "no flag --only_check_args", "--help"},
       {"--stack=2 text", "\"text\" is not a flag", "--name=value"},

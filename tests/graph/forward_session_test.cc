@@ -11,12 +11,16 @@
 namespace reprise {
 namespace {
 
+using ::testing::AllOf;
 using testing::Batch;
+using ::testing::HasSubstr;
 using testing::IsOk;
 using testing::MakeBatch;
 using testing::MakeNetwork;
 using testing::Network;
+using ::testing::Not;
 using testing::ReadAll;
+using testing::StatusIs;
 
 constexpr int kRanks = 3;
 
@@ -145,6 +149,25 @@ TEST(ForwardSessionTest, VariantsMayAlternateInOneArena) {
     last = variant;
     ++number;
   }
+}
+
+TEST(ForwardSessionTest, SaysWhichSharedArenaIsTooSmallAndWhatHelps) {
+  const std::vector<Network> networks = {MakeNetwork({.rows = 60}), MakeNetwork({.rows = 2})};
+  REPRISE_ASSERT_OK_AND_ASSIGN(const auto parameters, MakeParameters(MakeWorld(), networks[0].model));
+  const auto share = [&](const Network& trained, int slots) -> absl::Status {
+    REPRISE_ASSIGN_OR_RETURN(const auto train, TrainSession::Create(parameters, trained.model, trained.compute, {}));
+    return ForwardSession::Create(parameters, VariantsOf(networks), {.plan = {.weight_slots = slots}}, train.get())
+        .status();
+  };
+  const auto weights = HasSubstr("communicating arena has "), activations = HasSubstr("local arena has ");
+  const auto fewer_slots = HasSubstr("; lower the variants' weight_slots, or raise the training session's; ");
+  const auto smaller = HasSubstr("but variant \"rows60\" needs ");
+  const auto by_itself = ::testing::EndsWith("; or leave share_arena null");
+  constexpr auto kExhausted = absl::StatusCode::kResourceExhausted;
+  EXPECT_THAT(share(networks[0], 2), IsOk());
+  EXPECT_THAT(share(networks[0], 4), StatusIs(kExhausted, AllOf(weights, Not(activations), fewer_slots, by_itself)));
+  EXPECT_THAT(share(networks[1], 2), StatusIs(kExhausted, AllOf(activations, Not(weights), smaller, by_itself)));
+  EXPECT_THAT(share(networks[1], 4), StatusIs(kExhausted, AllOf(activations, weights, fewer_slots, smaller)));
 }
 
 TEST(ForwardSessionTest, SeesEveryChangeOfTheParameters) {

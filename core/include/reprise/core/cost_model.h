@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -32,6 +33,8 @@ struct CostModel {
   double reduce_bytes = 203e9;   // TransferredBytes of a reduction
   double collective_us = 12;     // that a collective takes however small it is
   double command_us = 3;         // that every other command with work takes
+  // That the bandwidths are of; for more ranks they are guesses. Unset: of as many as the plan has.
+  std::optional<int> ranks = 2;
   // By name; calls that are missing: EstimateFlops. A phase takes at least the time to read and write its buffers.
   std::map<std::string, CallFlops> calls = {};
 
@@ -55,10 +58,11 @@ inline constexpr int64_t kMaxPredictedCommands = 1 << 22;
 absl::StatusOr<Timeline> PredictTimeline(const Plan& plan, const std::vector<int>& schedules, const CostModel& costs);
 
 // Reads an object whose members are the fields of CostModel by name (all may be missing), as in
-//   {"flops": 7e14, "calls": {"head": {"forward": 1e12, "backward": 2e12}}}
-// or what `step_bench --json` writes, or a file of bench/results that has such a list as its "figures". Of a list it
-// takes the best rate of the mode "local", and of each bandwidth that is there; the rest stays as initialised.
-// InvalidArgument, saying where, for anything else.
+//   {"flops": 7e14, "ranks": 8, "calls": {"head": {"forward": 1e12, "backward": 2e12}}}
+// where `ranks` is unset if it is missing and both bandwidths are given; or what `step_bench --json` writes, or a file
+// of bench/results that has such a list as its "figures". Of a list it takes the best rate of the mode "local", of each
+// bandwidth that is there, and its ranks, the fewer if they differ; the rest stays as initialised. InvalidArgument,
+// saying where, for anything else.
 absl::StatusOr<CostModel> CostModelFromJson(absl::string_view json);
 
 }  // namespace reprise

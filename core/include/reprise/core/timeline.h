@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -48,16 +49,21 @@ struct Timeline {
 // reduce-scatter or an exchange sends to them, padding included; 0 for other commands.
 int64_t TransferredBytes(const Plan& plan, const Command& command);
 
+// What there is to know about a trace, each with a key.
+using TraceNotes = std::vector<std::pair<std::string, std::string>>;
+
 // Chrome's trace format, which Perfetto opens: a process per rank, in it a track per lane with one slice per command
 // and within it one per activity; activities of a lane that overlap get more tracks. The name of each slice is the
 // command's as in the plan's text; its arguments say schedule, replay, command and, of a collective, bytes. `title`
-// names the processes: "measured", "predicted". InvalidArgument if a span is of no command or rank of the plan, or its
-// times are not in order.
-absl::StatusOr<std::string> ToChromeTrace(const Plan& plan, const Timeline& timeline, absl::string_view title);
+// names the processes: "measured", "predicted"; `about` is kept as the trace's otherData. InvalidArgument if a span is
+// of no command or rank of the plan, or its times are not in order.
+absl::StatusOr<std::string> ToChromeTrace(const Plan& plan, const Timeline& timeline, absl::string_view title,
+                                          const TraceNotes& about = {});
 
 // For files and for exchange between ranks: the fields as JSON, in the order of the spans.
 std::string ToJson(const Timeline& timeline);
-// InvalidArgument, saying where and what is wrong with the text.
+// InvalidArgument, saying where and what is wrong with the text, or that it holds more than 2^22 spans or what takes 8
+// GiB to read.
 absl::StatusOr<Timeline> TimelineFromJson(absl::string_view json);
 
 }  // namespace reprise

@@ -36,8 +36,9 @@ struct ForwardVariant {
 // launch, as by World::Sum or BeginStep.
 class ForwardSession {
  public:
-  // (c) With `share_arena`, takes no transient memory but uses the train session's: ResourceExhausted, with both sizes,
-  // if that is too small; Replay is then allowed only between that session's steps, and after its failure.
+  // (c) With `share_arena`, takes no transient memory but uses the train session's: ResourceExhausted, with the
+  // arena that is too small, the variant, both sizes and what helps, if one is; Replay is then allowed only between
+  // that session's steps, and after its failure.
   static absl::StatusOr<std::unique_ptr<ForwardSession>> Create(std::shared_ptr<ShardedParameters> parameters,
                                                                 std::vector<ForwardVariant> variants,
                                                                 RunOptions options,

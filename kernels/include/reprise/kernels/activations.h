@@ -9,15 +9,15 @@
 namespace reprise::kernels {
 
 // y = x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2.
-template <class T>
+template <KernelElement T>
 absl::Status GeluTanh(Stream stream, Input<T> x, TensorView<T> y);
-template <class T>
+template <KernelElement T>
 absl::Status GeluTanhBackward(Stream stream, Input<T> dy, Input<T> x, Gradient<T> dx);
 
 // y = x where x > 0, NaN where x is NaN, else 0. The gradient at 0 is 0.
-template <class T>
+template <KernelElement T>
 absl::Status Relu(Stream stream, Input<T> x, TensorView<T> y);
-template <class T>
+template <KernelElement T>
 absl::Status ReluBackward(Stream stream, Input<T> dy, Input<T> x, Gradient<T> dx);
 
 }  // namespace reprise::kernels

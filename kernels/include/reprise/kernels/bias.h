@@ -9,12 +9,12 @@
 namespace reprise::kernels {
 
 // y = x + bias; x and y [..., width], bias [width].
-template <class T>
+template <KernelElement T>
 absl::Status AddBias(Stream stream, Input<T> x, Input<T> bias, TensorView<T> y);
 
 // dx = dy; dbias = the sum of dy over rows. G: T or float.
-template <class T, class G>
-absl::Status AddBiasBackward(Stream stream, TensorView<const T> dy, Gradient<T> dx, Gradient<G> dbias);
+template <KernelElement T, GradientElement<T> G>
+absl::Status AddBiasBackward(Stream stream, Input<T> dy, Gradient<T> dx, Gradient<G> dbias);
 
 }  // namespace reprise::kernels
 

@@ -12,12 +12,18 @@ namespace reprise::kernels {
 
 // loss = the mean over rows of log(sum(exp(logits))) - logits[label]; logits [..., classes], one label per row. A label
 // out of range makes the loss NaN.
-template <class T>
+template <KernelElement T>
 absl::Status CrossEntropy(Stream stream, TensorView<const T> logits, TensorView<const int32_t> labels,
                           TensorView<float> loss);
+// The same for logits that could be written.
+template <KernelElement T>
+absl::Status CrossEntropy(Stream stream, TensorView<T> logits, TensorView<const int32_t> labels,
+                          TensorView<float> loss) {
+  return CrossEntropy<T>(stream, TensorView<const T>(logits), labels, loss);
+}
 
 // dlogits = dloss (softmax(logits) - onehot(label)) / rows. A label out of range gives a row of NaN.
-template <class T>
+template <KernelElement T>
 absl::Status CrossEntropyBackward(Stream stream, TensorView<const float> dloss, Input<T> logits,
                                   TensorView<const int32_t> labels, Gradient<T> dlogits);
 

@@ -11,22 +11,27 @@
 namespace reprise::kernels {
 
 // y [..., width] gets row ids[i] of table [entries, width]. An id out of range gives a row of NaN.
-template <class T>
+template <KernelElement T>
 absl::Status Embedding(Stream stream, TensorView<const int32_t> ids, Input<T> table, TensorView<T> y);
 
 // Row e of dtable is the sum, in float and in order of i, of the rows i of dy with ids[i] = e. Ids out of range are
 // left out. G: T or float.
-template <class T, class G>
+template <KernelElement T, GradientElement<T> G>
 absl::Status EmbeddingBackward(Stream stream, TensorView<const T> dy, TensorView<const int32_t> ids,
                                Gradient<G> dtable);
+// The same for a gradient that could be written.
+template <KernelElement T, GradientElement<T> G>
+absl::Status EmbeddingBackward(Stream stream, TensorView<T> dy, TensorView<const int32_t> ids, Gradient<G> dtable) {
+  return EmbeddingBackward<T, G>(stream, TensorView<const T>(dy), ids, dtable);
+}
 
 // y = x + table, where x and y are [..., time, width] and table is [context, width] with context >= time.
-template <class T>
+template <KernelElement T>
 absl::Status AddPositions(Stream stream, Input<T> x, Input<T> table, TensorView<T> y);
 
 // dx = dy; rows of dtable from `time` on are 0. G: T or float.
-template <class T, class G>
-absl::Status AddPositionsBackward(Stream stream, TensorView<const T> dy, Gradient<T> dx, Gradient<G> dtable);
+template <KernelElement T, GradientElement<T> G>
+absl::Status AddPositionsBackward(Stream stream, Input<T> dy, Gradient<T> dx, Gradient<G> dtable);
 
 }  // namespace reprise::kernels
 

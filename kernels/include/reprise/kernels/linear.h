@@ -9,11 +9,11 @@
 namespace reprise::kernels {
 
 // x [..., in], w [out, in], y [..., out].
-template <class T>
+template <KernelElement T>
 absl::Status Linear(Stream stream, Input<T> x, Input<T> w, TensorView<T> y);
 
 // dx = dy w, dw = dy^T x. G: T or float.
-template <class T, class G>
+template <KernelElement T, GradientElement<T> G>
 absl::Status LinearBackward(Stream stream, Input<T> dy, Input<T> x, Input<T> w, Gradient<T> dx, Gradient<G> dw);
 
 }  // namespace reprise::kernels

@@ -18,12 +18,12 @@
 namespace reprise::kernels {
 
 // h = x w^T, y = GeluTanh(h). x [..., in], w [out, in], h and y [..., out]. h is for the backward pass.
-template <class T>
+template <KernelElement T>
 absl::Status LinearGelu(Stream stream, Input<T> x, Input<T> w, TensorView<T> h, TensorView<T> y);
 
 // The gradient of h where y = GeluTanh(h) w^T: dh = (dy w) gelu'(h), element by element. dy [..., out], w [out, in],
 // h and dh [..., in]. dh is assigned. The gradient of w is LinearBackward's, whose x is GeluTanh(h).
-template <class T>
+template <KernelElement T>
 absl::Status GeluLinearBackward(Stream stream, Input<T> dy, Input<T> h, Input<T> w, TensorView<T> dh);
 
 }  // namespace reprise::kernels

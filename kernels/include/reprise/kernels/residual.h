@@ -8,11 +8,11 @@
 
 namespace reprise::kernels {
 
-template <class T>
+template <KernelElement T>
 absl::Status Add(Stream stream, Input<T> a, Input<T> b, TensorView<T> y);
 
 // da = dy, db = dy.
-template <class T>
+template <KernelElement T>
 absl::Status AddBackward(Stream stream, Input<T> dy, Gradient<T> da, Gradient<T> db);
 
 }  // namespace reprise::kernels

@@ -10,11 +10,11 @@ namespace reprise::kernels {
 
 // y = gain x / sqrt(mean(x^2) + epsilon), row by row; x and y [..., width], gain [width]. epsilon is finite
 // and at least 0.
-template <class T>
+template <KernelElement T>
 absl::Status RmsNorm(Stream stream, Input<T> x, Input<T> gain, TensorView<T> y, float epsilon);
 
 // Computes the row factors again from x. G: T or float.
-template <class T, class G>
+template <KernelElement T, GradientElement<T> G>
 absl::Status RmsNormBackward(Stream stream, Input<T> dy, Input<T> x, Input<T> gain, float epsilon, Gradient<T> dx,
                              Gradient<G> dgain);
 
