@@ -64,8 +64,8 @@ int BecomeChild(const ChildOptions& options, pid_t parent, char* const* argv, ch
 }
 
 absl::Status NoProcess(int error) {
-  return absl::UnavailableError(absl::StrCat(ErrnoText("starting a process", error),
-                                             "; start fewer ranks, or raise the limit (ulimit -u)"));
+  return absl::UnavailableError(
+      absl::StrCat(ErrnoText("starting a process", error), "; start fewer ranks, or raise the limit (ulimit -u)"));
 }
 
 void Reap(pid_t child) {

@@ -13,8 +13,9 @@
 
 namespace reprise::internal {
 
-// A process group that is empty once its owner is gone, however that ended: its leader is a process of its own that does
-// nothing but wait for that and kill the group. Only processes that leave the group escape (a daemon that calls setsid).
+// A process group that is empty once its owner is gone, however that ended: its leader is a process of its own that
+// does nothing but wait for that and kill the group. Only processes that leave the group escape (a daemon that calls
+// setsid).
 class ProcessGroup {
  public:
   ProcessGroup() = default;

@@ -1,5 +1,5 @@
-// Owner of a file descriptor, which is never one of the standard streams' numbers: in a process that was started with one
-// of those closed, the next file or socket would get its number, and what the program prints would go there.
+// Owner of a file descriptor, which is never one of the standard streams' numbers: in a process that was started with
+// one of those closed, the next file or socket would get its number, and what the program prints would go there.
 #ifndef REPRISE_GRAPH_COMM_FILE_DESCRIPTOR_H_
 #define REPRISE_GRAPH_COMM_FILE_DESCRIPTOR_H_
 

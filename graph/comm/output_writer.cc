@@ -43,9 +43,9 @@ struct OutputWriter::Shared {
   std::mutex mutex;
   std::condition_variable changed;
   bool started = false, abandoned = false;
-  std::string queued;    // not yet with the thread
-  size_t num_left = 0;   // with the thread, not written
-  size_t num_lost = 0;   // dropped after an error
+  std::string queued;   // not yet with the thread
+  size_t num_left = 0;  // with the thread, not written
+  size_t num_lost = 0;  // dropped after an error
   int error = 0;
 
   size_t waiting() const { return queued.size() + num_left; }

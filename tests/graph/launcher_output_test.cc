@@ -67,22 +67,21 @@ class LauncherOutputTest : public ::testing::Test {
     launcher_ = 0;
     return WIFSIGNALED(status) ? 1000 + WTERMSIG(status) : WEXITSTATUS(status);
   }
-  int BytesInPipe() const {
-    int count = 0;
-    ioctl(output_.get(), FIONREAD, &count);
-    return count;
-  }
-  // Until it takes no more.
+  // Until it takes no more: pages that are not full count, so that there is no number to wait for.
   void WaitForFullPipe() const {
     const internal::Deadline deadline(kPatient);
-    while (BytesInPipe() < 60000 && !deadline.passed()) absl::SleepFor(absl::Milliseconds(5));
-    absl::SleepFor(absl::Milliseconds(100));
+    for (int count = 0, before = -1; !deadline.passed() && (count < 30000 || count != before);) {
+      before = count;
+      absl::SleepFor(absl::Milliseconds(150));
+      ioctl(output_.get(), FIONREAD, &count);
+    }
   }
   // Until nobody writes any more.
   std::string ReadAll() const {
     std::string text;
     char bytes[65536];
-    for (ssize_t n = 0; (n = read(output_.get(), bytes, sizeof(bytes))) > 0;) text.append(bytes, static_cast<size_t>(n));
+    for (ssize_t n = 0; (n = read(output_.get(), bytes, sizeof(bytes))) > 0;)
+      text.append(bytes, static_cast<size_t>(n));
     return text;
   }
   std::string ErrorPath() const { return directory_.path() + "/errors"; }

@@ -47,8 +47,8 @@ int Linger(const LaunchEnvironment& launch, char** arguments) {
   while (true) pause();
 }
 
-// Starts a process that waits, whatever SIGTERM says, and leaves both numbers in the directory arguments[0]. Exits with 0:
-// at once if arguments[1] is "now", else by SIGTERM.
+// Starts a process that waits, whatever SIGTERM says, and leaves both numbers in the directory arguments[0]. Exits with
+// 0: at once if arguments[1] is "now", else by SIGTERM.
 int Leave(const LaunchEnvironment& launch, char** arguments) {
   signal(SIGTERM, SIG_IGN);
   const pid_t child = fork();
@@ -69,8 +69,8 @@ int LeaveGroup() {
   while (true) pause();
 }
 
-// Rank arguments[0], or every one if that is -1, prints arguments[1] lines of 64 bytes, without end if that is negative.
-// Then every rank makes a file in the directory arguments[2], unless that is missing.
+// Rank arguments[0], or every one if that is -1, prints arguments[1] lines of 64 bytes, without end if that is
+// negative. Then every rank makes a file in the directory arguments[2], unless that is missing.
 int Flood(const LaunchEnvironment& launch, int count, char** arguments) {
   const int rank = std::atoi(arguments[0]), lines = std::atoi(arguments[1]);
   const std::string line = std::string(63, static_cast<char>('0' + launch.rank % 10)) + "\n";
