@@ -30,7 +30,8 @@ class Bootstrap {
   // Collective: returns once all ranks are connected, on every rank. A job of one rank needs no network. Every rank
   // gets an error, with a reason where it can be told: InvalidArgument if `launch` makes no sense; DeadlineExceeded if
   // ranks are missing or rank 0 cannot be found; FailedPrecondition if ranks contradict each other; Unavailable if no
-  // port is free or rank 0 died. Ranks other than 0 wait somewhat longer than `deadline`, for rank 0's reason.
+  // port is free or rank 0 died. No rank waits longer than `deadline` and as long again, 5 seconds at most: ranks that
+  // do not hear rank 0's verdict at once wait for it, and rank 0 waits for those that come after it.
   static absl::StatusOr<std::unique_ptr<Bootstrap>> Connect(const LaunchEnvironment& launch, absl::Duration deadline);
 
   int rank() const { return rank_; }

@@ -2,14 +2,18 @@
 
 #include <fcntl.h>
 #include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <climits>
 
 #include "absl/strings/str_cat.h"
-#include "graph/comm/file_descriptor.h"
+#include "graph/comm/pipe_ends.h"
 #include "graph/comm/socket.h"
+#include "reprise/core/status_macros.h"
 
 namespace reprise::internal {
 namespace {
@@ -21,9 +25,35 @@ std::vector<char*> Pointers(const std::vector<std::string>& texts) {
   return pointers;
 }
 
+// The leader is a copy of this process that must hold nothing open: who reads a pipe of it waits for its end.
+void CloseAllFiles() {
+#ifdef SYS_close_range
+  if (syscall(SYS_close_range, 0u, UINT_MAX, 0u) == 0) return;
+#endif
+  constexpr long kMost = 1 << 16;  // where the limit is in the millions, closing each takes seconds
+  const long limit = std::clamp(sysconf(_SC_OPEN_MAX), 1024L, kMost);
+  for (int fd = 0; fd < limit; ++fd) close(fd);
+}
+
+// After fork: only what a signal handler may do. Never returns.
+[[noreturn]] void LeadGroup(pid_t owner) {
+  sigset_t all, death;
+  sigfillset(&all);
+  sigprocmask(SIG_SETMASK, &all, nullptr);  // signals to the group wait for good
+  sigemptyset(&death);
+  sigaddset(&death, SIGUSR1);
+  signal(SIGUSR1, SIG_DFL);  // an ignored one would not wake anybody
+  const bool told = setpgid(0, 0) == 0 && prctl(PR_SET_PDEATHSIG, SIGUSR1) == 0;
+  CloseAllFiles();
+  if (!told) _exit(0);
+  while (getppid() == owner) sigwaitinfo(&death, nullptr);
+  kill(0, SIGKILL);
+  _exit(0);
+}
+
 // Between fork and exec: only what a signal handler may do. Returns errno.
 int BecomeChild(const ChildOptions& options, pid_t parent, char* const* argv, char* const* environment) {
-  if (setpgid(0, 0) != 0 || prctl(PR_SET_PDEATHSIG, SIGKILL) != 0) return errno;
+  if (setpgid(0, options.group) != 0 || prctl(PR_SET_PDEATHSIG, SIGKILL) != 0) return errno;
   if (getppid() != parent) _exit(127);  // the parent died before the line above
   if (options.input >= 0 && dup2(options.input, STDIN_FILENO) < 0) return errno;
   if (options.output >= 0 && dup2(options.output, STDOUT_FILENO) < 0) return errno;
@@ -33,52 +63,80 @@ int BecomeChild(const ChildOptions& options, pid_t parent, char* const* argv, ch
   return errno;
 }
 
+absl::Status NoProcess(int error) {
+  return absl::UnavailableError(
+      absl::StrCat(ErrnoText("starting a process", error), "; start fewer ranks, or raise the limit (ulimit -u)"));
+}
+
+void Reap(pid_t child) {
+  while (waitpid(child, nullptr, 0) < 0 && errno == EINTR) {
+  }
+}
+
 }  // namespace
+
+absl::Status ProcessGroup::Start() {
+  const pid_t owner = getpid();
+  const pid_t leader = fork();
+  if (leader == 0) LeadGroup(owner);
+  if (leader < 0) return NoProcess(errno);
+  setpgid(leader, leader);  // here too: others join before the leader gets that far
+  leader_ = leader;
+  return absl::OkStatus();
+}
+
+ProcessGroup::~ProcessGroup() {
+  if (leader_ == 0) return;
+  // While the leader is not reaped, running or not, nobody else can have the group's number.
+  Signal(SIGKILL);
+  Reap(leader_);
+}
+
+void ProcessGroup::Signal(int signal) const {
+  if (leader_ != 0) kill(-leader_, signal);
+}
 
 absl::StatusOr<pid_t> StartChild(const ChildOptions& options) {
   const std::vector<char*> argv = Pointers(options.argv), environment = Pointers(options.environment);
-  int ends[2];  // carries errno if exec fails, and is closed by exec
-  if (pipe2(ends, O_CLOEXEC) != 0) return absl::UnavailableError(ErrnoText("making a pipe", errno));
-  const FileDescriptor read_end(ends[0]);
-  FileDescriptor write_end(ends[1]);
+  REPRISE_ASSIGN_OR_RETURN(PipeEnds ends, MakePipe());  // carries errno if exec fails, and is closed by exec
 
   const pid_t parent = getpid();
   const pid_t child = fork();
   if (child == 0) {
     const int error = BecomeChild(options, parent, argv.data(), environment.data());
-    (void)!write(write_end.get(), &error, sizeof(error));
+    (void)!write(ends.write.get(), &error, sizeof(error));
     _exit(127);
   }
-  if (child < 0) return absl::UnavailableError(ErrnoText("starting a process", errno));
-  setpgid(child, child);  // here too: signals may be sent before the child gets that far
-  write_end.Close();
+  if (child < 0) return NoProcess(errno);
+  setpgid(child, options.group);  // here too: signals may be sent before the child gets that far
+  ends.write.Close();
   int error = 0;
   ssize_t received = 0;
   do {
-    received = read(read_end.get(), &error, sizeof(error));
+    received = read(ends.read.get(), &error, sizeof(error));
   } while (received < 0 && errno == EINTR);
   if (received <= 0) return child;
-  waitpid(child, nullptr, 0);
+  Reap(child);
   return absl::NotFoundError(ErrnoText(absl::StrCat("running ", options.path), error));
 }
 
 std::optional<ChildEnd> PollChild(pid_t child) {
-  siginfo_t info = {};
-  int result = 0;
+  int status = 0;
+  pid_t ended = 0;
   do {
-    result = waitid(P_PID, static_cast<id_t>(child), &info, WEXITED | WNOHANG | WNOWAIT);
-  } while (result != 0 && errno == EINTR);
+    ended = waitpid(child, &status, WNOHANG);
+  } while (ended < 0 && errno == EINTR);
   // A parent of ours that ignores SIGCHLD makes the system forget how children ended.
-  if (result != 0) return ChildEnd{.exit_code = 1};
-  if (info.si_pid == 0) return std::nullopt;
-  ChildEnd end;
-  (info.si_code == CLD_EXITED ? end.exit_code : end.signal) = info.si_status;
-  // While the child is a zombie nobody else can have its group's number.
-  if (end.exit_code != 0 || end.signal != 0) SignalChild(child, SIGKILL);
-  waitpid(child, nullptr, 0);
-  return end;
+  if (ended < 0) return ChildEnd{.exit_code = 1};
+  if (ended == 0) return std::nullopt;
+  if (WIFSIGNALED(status)) return ChildEnd{.signal = WTERMSIG(status)};
+  return ChildEnd{.exit_code = WEXITSTATUS(status)};
 }
 
-void SignalChild(pid_t child, int signal) { kill(-child, signal); }
+void SignalIfOutside(pid_t child, pid_t group, int signal) {
+  const pid_t its_group = getpgid(child);
+  if (its_group < 0 || its_group == group) return;
+  kill(its_group == child ? -child : child, signal);
+}
 
 }  // namespace reprise::internal

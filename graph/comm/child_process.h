@@ -1,4 +1,4 @@
-// One process that dies with its parent, in a process group of its own, so that what it starts can be ended with it.
+// Processes that die with their parent: one program, and the group by which all that it starts can be ended with it.
 #ifndef REPRISE_GRAPH_COMM_CHILD_PROCESS_H_
 #define REPRISE_GRAPH_COMM_CHILD_PROCESS_H_
 
@@ -13,10 +13,31 @@
 
 namespace reprise::internal {
 
+// A process group that is empty once its owner is gone, however that ended: its leader is a process of its own that
+// does nothing but wait for that and kill the group. Only processes that leave the group escape (a daemon that calls
+// setsid).
+class ProcessGroup {
+ public:
+  ProcessGroup() = default;
+  ProcessGroup(const ProcessGroup&) = delete;
+  ~ProcessGroup();
+
+  // Once. The calling thread must outlive the group. Unavailable if there can be no process.
+  absl::Status Start();
+  // Of the leader and of the group; 0 before Start.
+  pid_t id() const { return leader_; }
+  // To all in the group; the leader hears SIGKILL alone.
+  void Signal(int signal) const;
+
+ private:
+  pid_t leader_ = 0;
+};
+
 struct ChildOptions {
   std::string path;  // "/proc/self/exe", or a name looked up in PATH
   std::vector<std::string> argv, environment;
   sigset_t signal_mask = {};
+  pid_t group = 0;  // of a ProcessGroup
   // Become its standard input, output and error; -1: this process's own.
   int input = -1, output = -1, error = -1;
 };
@@ -28,11 +49,12 @@ struct ChildEnd {
   int exit_code = 0;
   int signal = 0;  // that ended it, or 0
 };
-// How it ended, once; nothing while it runs. What it left behind in its group is killed unless it ended with 0.
+// How it ended, once; nothing while it runs.
 std::optional<ChildEnd> PollChild(pid_t child);
 
-// To the child and all in its group.
-void SignalChild(pid_t child, int signal);
+// To a child that left `group`, and to the group that it leads if it does; nothing to one in `group`, which gets what
+// the group gets.
+void SignalIfOutside(pid_t child, pid_t group, int signal);
 
 }  // namespace reprise::internal
 

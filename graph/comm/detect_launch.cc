@@ -1,13 +1,11 @@
 #include "graph/comm/detect_launch.h"
 
-#include <cstdint>
-#include <limits>
 #include <optional>
 #include <utility>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "core/hasher.h"
+#include "graph/comm/launch_claims.h"
 #include "graph/comm/slurm_lists.h"
 #include "reprise/core/status_macros.h"
 
@@ -41,8 +39,16 @@ int PortOfJob(const std::string& job) {
   return 20000 + static_cast<int>(hasher.Finish().low % 10000);
 }
 
+// What to do about a launcher's variables.
+std::string StartWith(const char* program) {
+  return absl::StrCat("start every rank with ", program, ", or unset its variables");
+}
+constexpr absl::string_view kByHand =
+    "set REPRISE_RANK and REPRISE_WORLD_SIZE on every rank, and for several hosts REPRISE_LOCAL_RANK, "
+    "REPRISE_LOCAL_SIZE, REPRISE_HOST and REPRISE_PORT, or none of them";
+
 absl::StatusOr<LaunchEnvironment> FromReprise(Lookup lookup) {
-  const LaunchVariables variables(lookup, "RunLocalRanks");
+  const LaunchVariables variables(lookup, std::string(kByHand));
   // A user who starts two ranks by hand on one host need not say everything twice.
   const bool one_host =
       !variables.Has("REPRISE_LOCAL_RANK") && !variables.Has("REPRISE_LOCAL_SIZE") && !variables.Has("REPRISE_HOST");
@@ -54,7 +60,7 @@ absl::StatusOr<LaunchEnvironment> FromReprise(Lookup lookup) {
 }
 
 absl::StatusOr<LaunchEnvironment> FromTorchrun(Lookup lookup) {
-  const LaunchVariables variables(lookup, "torchrun");
+  const LaunchVariables variables(lookup, StartWith("torchrun"));
   REPRISE_ASSIGN_OR_RETURN(LaunchEnvironment launch,
                            ReadRanks(variables, "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"));
   launch.launcher = Launcher::kTorchrun;
@@ -68,7 +74,7 @@ absl::StatusOr<LaunchEnvironment> FromTorchrun(Lookup lookup) {
   return launch;
 }
 
-// Open MPI and PMI: where ranks of several hosts meet is for the user to say, in torch's variables or in ours.
+// MPI and its like: where ranks of several hosts meet is for the user to say, in torch's variables or in ours.
 absl::StatusOr<LaunchEnvironment> PlaceMpi(const LaunchVariables& variables, LaunchEnvironment launch) {
   if (launch.local_size == launch.size || !variables.Has("MASTER_ADDR")) return launch;
   REPRISE_ASSIGN_OR_RETURN(launch.host, variables.Required("MASTER_ADDR"));
@@ -77,7 +83,7 @@ absl::StatusOr<LaunchEnvironment> PlaceMpi(const LaunchVariables& variables, Lau
 }
 
 absl::StatusOr<LaunchEnvironment> FromOpenMpi(Lookup lookup) {
-  const LaunchVariables variables(lookup, "mpirun");
+  const LaunchVariables variables(lookup, StartWith("mpirun"));
   REPRISE_ASSIGN_OR_RETURN(LaunchEnvironment launch,
                            ReadRanks(variables, "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
                                      "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"));
@@ -88,28 +94,72 @@ absl::StatusOr<LaunchEnvironment> FromOpenMpi(Lookup lookup) {
   return PlaceMpi(variables, std::move(launch));
 }
 
-absl::StatusOr<LaunchEnvironment> FromPmi(Lookup lookup) {
-  const LaunchVariables variables(lookup, "mpiexec");
+// Of mpirun_rsh; its mpispawn sets them.
+absl::StatusOr<LaunchEnvironment> FromMvapich(Lookup lookup) {
+  const LaunchVariables variables(lookup, StartWith("mpirun_rsh"));
   REPRISE_ASSIGN_OR_RETURN(LaunchEnvironment launch,
-                           ReadRanks(variables, "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"));
+                           ReadRanks(variables, "MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE",
+                                     "MV2_COMM_WORLD_LOCAL_RANK", "MV2_COMM_WORLD_LOCAL_SIZE"));
+  launch.launcher = Launcher::kMvapich;
+  return PlaceMpi(variables, std::move(launch));
+}
+
+// IBM's job step manager, with Spectrum MPI or without.
+absl::StatusOr<LaunchEnvironment> FromJsrun(Lookup lookup) {
+  const LaunchVariables variables(lookup, StartWith("jsrun"));
+  REPRISE_ASSIGN_OR_RETURN(LaunchEnvironment launch, ReadRanks(variables, "JSM_NAMESPACE_RANK", "JSM_NAMESPACE_SIZE",
+                                                               "JSM_NAMESPACE_LOCAL_RANK", "JSM_NAMESPACE_LOCAL_SIZE"));
+  launch.launcher = Launcher::kJsrun;
+  launch.job = variables.Text("PMIX_NAMESPACE");
+  return PlaceMpi(variables, std::move(launch));
+}
+
+absl::StatusOr<LaunchEnvironment> FromPmi(Lookup lookup) {
+  const LaunchVariables variables(lookup, StartWith("mpiexec"));
+  // Hydra's names, and those of Cray's PMI.
+  const bool cray = !variables.Has("MPI_LOCALRANKID") && variables.Has("PMI_LOCAL_RANK");
+  REPRISE_ASSIGN_OR_RETURN(LaunchEnvironment launch,
+                           ReadRanks(variables, "PMI_RANK", "PMI_SIZE", cray ? "PMI_LOCAL_RANK" : "MPI_LOCALRANKID",
+                                     cray ? "PMI_LOCAL_SIZE" : "MPI_LOCALNRANKS"));
   launch.launcher = Launcher::kPmi;
   launch.job = variables.Text("PMI_JOBID");
   return PlaceMpi(variables, std::move(launch));
 }
 
-// srun gives each of its steps a number. Shells of an allocation, batch scripts and the like either have none or one of
-// those that Slurm reserves, from 0xfffffff0 on.
-bool StartedBySrun(const LaunchVariables& variables) {
-  const char* step = variables.FirstOf({"SLURM_STEP_ID", "SLURM_STEPID"});
-  uint32_t number = 0;
-  return step != nullptr && variables.Has("SLURM_PROCID") && absl::SimpleAtoi(variables.Text(step), &number) &&
-         number < 0xfffffff0u;
+// HPE's mpiexec. It says how many ranks there are only by PMI.
+absl::StatusOr<LaunchEnvironment> FromPals(Lookup lookup) {
+  const LaunchVariables variables(lookup, std::string(kByHand));
+  REPRISE_ASSIGN_OR_RETURN(LaunchEnvironment launch,
+                           ReadRanks(variables, "PALS_RANKID", "PMI_SIZE", "PALS_LOCAL_RANKID",
+                                     variables.Has("PALS_LOCAL_SIZE") ? "PALS_LOCAL_SIZE" : "PMI_LOCAL_SIZE"));
+  launch.launcher = Launcher::kPals;
+  launch.job = variables.Text("PALS_APID");
+  return PlaceMpi(variables, std::move(launch));
+}
+
+// Names as in flux-environment(7). How many tasks are on this node is not among them: they are taken to be spread
+// evenly.
+absl::StatusOr<LaunchEnvironment> FromFlux(Lookup lookup) {
+  const LaunchVariables variables(lookup, std::string(kByHand));
+  LaunchEnvironment launch;
+  launch.launcher = Launcher::kFlux;
+  REPRISE_ASSIGN_OR_RETURN(launch.size, variables.Number("FLUX_JOB_SIZE", 1, kMaxRanks));
+  REPRISE_ASSIGN_OR_RETURN(launch.rank, variables.Number("FLUX_TASK_RANK", 0, launch.size - 1));
+  REPRISE_ASSIGN_OR_RETURN(const int nodes, variables.Number("FLUX_JOB_NNODES", 1, launch.size));
+  if (launch.size % nodes != 0) {
+    return variables.Wrong("FLUX_JOB_NNODES", absl::StrCat("FLUX_JOB_SIZE is ", launch.size,
+                                                           ", so that nodes have different numbers of ranks"));
+  }
+  launch.local_size = launch.size / nodes;
+  REPRISE_ASSIGN_OR_RETURN(launch.local_rank, variables.Number("FLUX_TASK_LOCAL_ID", 0, launch.local_size - 1));
+  launch.job = variables.Text("FLUX_JOB_ID");
+  return PlaceMpi(variables, std::move(launch));
 }
 
 // Ranks on this node. Variables of the step come before those of the allocation, which may be larger.
 absl::StatusOr<int> SlurmLocalSize(const LaunchVariables& variables, int size) {
   const char* nodes = variables.FirstOf({"SLURM_STEP_NUM_NODES", "SLURM_NNODES", "SLURM_JOB_NUM_NODES"});
-  if (size == 1 || (nodes != nullptr && variables.Text(nodes) == "1")) return size;
+  if (size == 1 || (nodes != nullptr && variables.NumberIfSet(nodes) == 1)) return size;
   const char* counts = variables.FirstOf({"SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE"});
   if (counts == nullptr) return variables.Number("SLURM_NTASKS_PER_NODE", 1, size);
   REPRISE_ASSIGN_OR_RETURN(const int node, variables.Number("SLURM_NODEID", 0, kMaxRanks));
@@ -120,7 +170,7 @@ absl::StatusOr<int> SlurmLocalSize(const LaunchVariables& variables, int size) {
 }
 
 absl::StatusOr<LaunchEnvironment> FromSlurm(Lookup lookup) {
-  const LaunchVariables variables(lookup, "srun");
+  const LaunchVariables variables(lookup, StartWith("srun"));
   LaunchEnvironment launch;
   launch.launcher = Launcher::kSlurm;
   const char* size = variables.FirstOf({"SLURM_STEP_NUM_TASKS", "SLURM_NTASKS", "SLURM_NPROCS"});
@@ -144,17 +194,22 @@ absl::StatusOr<LaunchEnvironment> FromSlurm(Lookup lookup) {
 }
 
 absl::StatusOr<LaunchEnvironment> FromLauncher(Lookup lookup) {
-  const LaunchVariables any(lookup, "a launcher");
+  const LaunchVariables any(lookup, "");
   if (any.Has("REPRISE_RANK") || any.Has("REPRISE_WORLD_SIZE")) return FromReprise(lookup);
   // WORLD_SIZE alone is no sign of torchrun: batch scripts export it for programs that srun starts.
   if (any.Has("RANK") || any.Has("LOCAL_RANK")) return FromTorchrun(lookup);
+  if (any.Has("JSM_NAMESPACE_RANK") || any.Has("JSM_NAMESPACE_SIZE")) return FromJsrun(lookup);
   if (any.Has("OMPI_COMM_WORLD_RANK") || any.Has("OMPI_COMM_WORLD_SIZE")) return FromOpenMpi(lookup);
-  // Hydra starts its helpers with srun and Slurm speaks PMI: local ranks tell which of them started this process.
+  if (any.Has("MV2_COMM_WORLD_RANK") || any.Has("MV2_COMM_WORLD_SIZE")) return FromMvapich(lookup);
+  // Hydra starts its helpers with srun, and Slurm, Flux and PALS speak PMI: local ranks tell that it was Hydra.
   const bool pmi = any.Has("PMI_RANK") || any.Has("PMI_SIZE");
-  const bool srun = StartedBySrun(any);
-  if (pmi && (!srun || any.Has("MPI_LOCALRANKID"))) return FromPmi(lookup);
-  if (srun) return FromSlurm(lookup);
-  if (any.Has("WORLD_SIZE") && any.Text("WORLD_SIZE") != "1") return FromTorchrun(lookup);
+  if (pmi && any.Has("MPI_LOCALRANKID")) return FromPmi(lookup);
+  if (any.Has("FLUX_TASK_RANK")) return FromFlux(lookup);
+  if (StartedBySrun(any)) return FromSlurm(lookup);
+  if (any.Has("PALS_RANKID")) return FromPals(lookup);
+  if (pmi) return FromPmi(lookup);
+  if (any.Has("WORLD_SIZE") && any.NumberIfSet("WORLD_SIZE") != 1) return FromTorchrun(lookup);
+  REPRISE_RETURN_IF_ERROR(CheckUnknownLaunchers(any));
   return LaunchEnvironment();
 }
 
@@ -162,9 +217,10 @@ absl::StatusOr<LaunchEnvironment> FromLauncher(Lookup lookup) {
 
 absl::StatusOr<LaunchEnvironment> DetectLaunchFrom(Lookup lookup, const std::string& parent) {
   REPRISE_ASSIGN_OR_RETURN(LaunchEnvironment launch, FromLauncher(lookup));
-  const LaunchVariables variables(lookup, "the right values");
+  const LaunchVariables variables(lookup, "set it to a port that is free on the host of rank 0, the same on all ranks");
   if (variables.Has("TMPDIR")) launch.directory = variables.Text("TMPDIR");
   if (launch.launcher == Launcher::kNone) return launch;
+  REPRISE_RETURN_IF_ERROR(CheckOtherLaunchers(variables, launch));
   if (variables.Has("REPRISE_JOB")) launch.job = variables.Text("REPRISE_JOB");
   if (variables.Has("REPRISE_HOST")) launch.host = variables.Text("REPRISE_HOST");
   if (variables.Has("REPRISE_PORT")) {

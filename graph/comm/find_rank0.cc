@@ -1,28 +1,25 @@
 #include "graph/comm/find_rank0.h"
 
 #include <algorithm>
-#include <cstring>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "graph/comm/background.h"
+#include "graph/comm/rank0_search.h"
 #include "graph/comm/rendezvous_file.h"
 #include "reprise/core/status_macros.h"
 
 namespace reprise::internal {
 namespace {
 
-// A stranger may accept a connection and say nothing, and rank 0 may be slow to answer: patience grows by and by.
-constexpr absl::Duration kFirstPatience = absl::Milliseconds(500), kMostPatience = absl::Seconds(8);
+// A file may come or change at any moment. So may the addresses of a name, but that is seldom.
 constexpr absl::Duration kFirstPause = absl::Milliseconds(5), kLongestPause = absl::Milliseconds(200);
-
-// A place where rank 0 may be.
-struct Place {
-  Address address;
-  Nonce nonce;
-};
+constexpr absl::Duration kNamePause = absl::Seconds(5);
 
 absl::StatusOr<std::vector<Place>> PlacesByFile(const LaunchEnvironment& launch) {
   REPRISE_ASSIGN_OR_RETURN(const Rendezvous rendezvous, ReadRendezvous(RendezvousPath(launch)));
@@ -32,13 +29,13 @@ absl::StatusOr<std::vector<Place>> PlacesByFile(const LaunchEnvironment& launch)
 }
 
 absl::StatusOr<std::vector<Place>> PlacesByPort(const LaunchEnvironment& launch) {
+  std::vector<Address> addresses = Loopback(launch.port);
+  if (launch.local_size < launch.size) {
+    REPRISE_ASSIGN_OR_RETURN(addresses, Resolve(launch.host, launch.port));
+  }
   std::vector<Place> places;
   for (int port = launch.port; port < launch.port + kNumPorts && port <= 65535; ++port) {
-    std::vector<Address> addresses = Loopback(port);
-    if (launch.local_size < launch.size) {
-      REPRISE_ASSIGN_OR_RETURN(addresses, Resolve(launch.host, port));
-    }
-    for (const Address& address : addresses) places.push_back({address, NonceOf(launch)});
+    for (const Address& address : addresses) places.push_back({WithPort(address, port), NonceOf(launch)});
   }
   return places;
 }
@@ -55,34 +52,8 @@ std::string PlacesText(const LaunchEnvironment& launch) {
 
 }  // namespace
 
-absl::Duration WithGrace(absl::Duration deadline) { return deadline + std::min(deadline, absl::Seconds(5)); }
-
-absl::StatusOr<Channel> Greet(const LaunchEnvironment& launch, const Address& address, const Nonce& nonce,
-                              const Deadline& deadline) {
-  REPRISE_ASSIGN_OR_RETURN(FileDescriptor socket, Connect(address, deadline));
-  const auto unavailable = [&](absl::string_view what) {
-    return absl::UnavailableError(absl::StrCat(ToString(address), " ", what));
-  };
-  Hello hello;
-  hello.greeting = MakeGreeting(kRankMagic, launch.rank, nonce);
-  hello.size = static_cast<uint32_t>(launch.size);
-  const absl::string_view bytes(reinterpret_cast<const char*>(&hello), sizeof(hello));
-  if (!SendNow(socket, bytes.substr(0, sizeof(Greeting)))) return unavailable("closed");
-  std::string received;
-  while (received.size() < sizeof(Greeting)) {
-    if (!PollOne(socket.get(), POLLIN, deadline)) {
-      return absl::DeadlineExceededError(absl::StrCat(ToString(address), " did not answer"));
-    }
-    if (!ReceiveNow(socket, received, sizeof(Greeting))) return unavailable("closed");
-  }
-  Greeting answer;
-  std::memcpy(&answer, received.data(), sizeof(answer));
-  if (answer.magic != kRank0Magic) return unavailable("is not rank 0");
-  if (answer.nonce() != nonce) return unavailable("is rank 0 of another job");
-  if (answer.version != hello.greeting.version) return VersionMismatch(hello.greeting, answer);
-  if (!SendNow(socket, bytes.substr(sizeof(Greeting)))) return unavailable("closed");
-  return Channel(std::move(socket));
-}
+absl::Duration GraceOf(absl::Duration deadline) { return std::min(deadline, absl::Seconds(5)); }
+absl::Duration WithGrace(absl::Duration deadline) { return deadline + GraceOf(deadline); }
 
 absl::Status AwaitBegin(Channel& rank0, const LaunchEnvironment& launch, const Deadline& deadline) {
   constexpr uint64_t kMaxReasonBytes = 1 << 20;
@@ -97,36 +68,44 @@ absl::Status AwaitBegin(Channel& rank0, const LaunchEnvironment& launch, const D
     if ((*message)->kind == MessageKind::kAbort) return DecodeStatus((*message)->payload);
     return absl::OkStatus();
   }
-  return absl::DeadlineExceededError(absl::StrCat("rank ", launch.rank, " of ", launch.size,
-                                                  " is connected to rank 0, which did not say in time that all are"));
+  return absl::DeadlineExceededError(
+      absl::StrCat("rank ", launch.rank, " of ", launch.size,
+                   " is connected to rank 0, which did not say in time that all are; look at its output"));
 }
 
 absl::StatusOr<Channel> FindRank0(const LaunchEnvironment& launch, absl::Duration deadline) {
+  using FoundPlaces = absl::StatusOr<std::vector<Place>>;
   const Deadline found_by(deadline), begun_by(WithGrace(deadline));
-  absl::Duration patience = kFirstPatience, pause = kFirstPause;
-  std::string nobody, somebody;  // why the last place was not the right one; the second says more
+  const Deadline now(absl::ZeroDuration());
+  Rank0Search search(launch);
+  std::unique_ptr<Background<FoundPlaces>> lookup;
+  Deadline look_up_at = now;
+  std::string no_places = launch.host.empty() ? "reading it takes long" : "looking up its address takes long";
+  absl::Duration pause = kFirstPause;
   while (!found_by.passed()) {
-    const absl::StatusOr<std::vector<Place>> places = Places(launch);
-    if (!places.ok()) nobody = std::string(places.status().message());
-    bool slow = false;
-    for (const Place& place : places.ok() ? *places : std::vector<Place>()) {
-      absl::StatusOr<Channel> rank0 = Greet(launch, place.address, place.nonce, found_by.OrAfter(patience));
-      if (rank0.ok()) {
-        REPRISE_RETURN_IF_ERROR(AwaitBegin(*rank0, launch, begun_by));
-        return rank0;
-      }
-      if (absl::IsFailedPrecondition(rank0.status())) return rank0.status();
-      (absl::IsNotFound(rank0.status()) ? nobody : somebody) = std::string(rank0.status().message());
-      slow |= absl::IsDeadlineExceeded(rank0.status());
-      if (found_by.passed()) break;
+    if (lookup == nullptr && look_up_at.passed()) {
+      lookup = std::make_unique<Background<FoundPlaces>>([launch] { return Places(launch); });
     }
-    absl::SleepFor(std::min(pause, std::max(found_by.left(), absl::ZeroDuration())));
+    const Deadline turn = found_by.OrAfter(pause);
+    if (lookup != nullptr) {
+      if (const std::optional<FoundPlaces> places = lookup->Await(search.empty() ? turn : now)) {
+        lookup = nullptr;
+        look_up_at = Deadline(places->ok() && !launch.host.empty() ? kNamePause : pause);
+        if (places->ok()) search.SetPlaces(**places);
+        no_places = std::string(places->status().message());
+      }
+    }
+    REPRISE_ASSIGN_OR_RETURN(std::optional<Channel> rank0, search.Run(turn));
+    if (rank0.has_value()) {
+      REPRISE_RETURN_IF_ERROR(AwaitBegin(*rank0, launch, begun_by));
+      return *std::move(rank0);
+    }
+    absl::SleepFor(std::max(turn.left(), absl::ZeroDuration()));
     pause = std::min(2 * pause, kLongestPause);
-    if (slow) patience = std::min(2 * patience, kMostPatience);
   }
   return absl::DeadlineExceededError(
       absl::StrCat("rank ", launch.rank, " of ", launch.size, " did not find rank 0 ", PlacesText(launch), " within ",
-                   absl::FormatDuration(deadline), " (", somebody.empty() ? nobody : somebody,
+                   absl::FormatDuration(deadline), " (", search.empty() ? no_places : search.Found(),
                    "); check that rank 0 runs there with the same job and that the ports are open, or set REPRISE_HOST "
                    "and REPRISE_PORT on all ranks"));
 }

@@ -3,11 +3,8 @@
 #define REPRISE_GRAPH_COMM_FIND_RANK0_H_
 
 #include "absl/status/statusor.h"
-#include "absl/types/span.h"
 #include "graph/comm/channel.h"
 #include "graph/comm/deadline.h"
-#include "graph/comm/handshake.h"
-#include "graph/comm/socket.h"
 #include "reprise/graph/launch_environment.h"
 
 namespace reprise::internal {
@@ -16,12 +13,6 @@ namespace reprise::internal {
 // stores of their launchers.
 inline constexpr int kNumPorts = 32;
 
-// A connection to rank 0 of `launch`'s job, at `address`, once it answered with its greeting. NotFound if nobody is
-// there, Unavailable if somebody else is, DeadlineExceeded if no answer comes, FailedPrecondition if it is another
-// version.
-absl::StatusOr<Channel> Greet(const LaunchEnvironment& launch, const Address& address, const Nonce& nonce,
-                              const Deadline& deadline);
-
 // Waits until rank 0 says that all ranks are connected, or why it gave up.
 absl::Status AwaitBegin(Channel& rank0, const LaunchEnvironment& launch, const Deadline& deadline);
 
@@ -29,7 +20,9 @@ absl::Status AwaitBegin(Channel& rank0, const LaunchEnvironment& launch, const D
 // was found instead.
 absl::StatusOr<Channel> FindRank0(const LaunchEnvironment& launch, absl::Duration deadline);
 
-// How much longer than rank 0 the others wait, so that they hear its verdict, which names the ranks that are missing.
+// How much longer than rank 0 the others wait, so that they hear its verdict, which names the ranks that are missing;
+// and how long rank 0 stays to tell it to those that come late.
+absl::Duration GraceOf(absl::Duration deadline);
 absl::Duration WithGrace(absl::Duration deadline);
 
 }  // namespace reprise::internal

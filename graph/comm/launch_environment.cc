@@ -24,6 +24,14 @@ std::string LauncherName(Launcher launcher) {
       return "by torchrun";
     case Launcher::kOpenMpi:
       return "by Open MPI";
+    case Launcher::kMvapich:
+      return "by MVAPICH2";
+    case Launcher::kJsrun:
+      return "by jsrun";
+    case Launcher::kFlux:
+      return "by Flux";
+    case Launcher::kPals:
+      return "by PALS";
     case Launcher::kPmi:
       return "by mpiexec (PMI)";
     case Launcher::kSlurm:

@@ -1,5 +1,6 @@
 #include "graph/comm/launch_variables.h"
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "core/quoted.h"
@@ -24,25 +25,30 @@ const char* LaunchVariables::FirstOf(std::initializer_list<const char*> names) c
   return nullptr;
 }
 
+std::optional<int> LaunchVariables::NumberIfSet(const char* name) const {
+  const std::string value = Text(name);
+  // Spaces around it do no harm (wc -l writes them), but a sign is a mistake.
+  const absl::string_view text = absl::StripAsciiWhitespace(value);
+  int number = 0;
+  if (text.empty() || !absl::ascii_isdigit(static_cast<unsigned char>(text.front()))) return std::nullopt;
+  if (!absl::SimpleAtoi(text, &number)) return std::nullopt;
+  return number;
+}
+
 absl::StatusOr<int> LaunchVariables::Number(const char* name, int low, int high) const {
-  REPRISE_ASSIGN_OR_RETURN(const std::string text, Required(name));
-  int value = 0;
-  if (!absl::SimpleAtoi(text, &value) || value < low || value > high) {
-    return Wrong(name, absl::StrCat("must be a number from ", low, " to ", high));
-  }
-  return value;
+  REPRISE_RETURN_IF_ERROR(Required(name).status());
+  const std::optional<int> value = NumberIfSet(name);
+  if (value.has_value() && *value >= low && *value <= high) return *value;
+  return Wrong(name, absl::StrCat("must be a number from ", low, " to ", high));
 }
 
 absl::StatusOr<std::string> LaunchVariables::Required(const char* name) const {
   if (Has(name)) return Text(name);
-  return absl::InvalidArgumentError(absl::StrCat("the environment looks like that of ", set_by_, ", but ", name,
-                                                 " is not set; start every rank with ", set_by_,
-                                                 ", or unset its other variables"));
+  return absl::InvalidArgumentError(absl::StrCat(name, " is not set, though others of its kind are; ", remedy_));
 }
 
 absl::Status LaunchVariables::Wrong(const char* name, const std::string& must) const {
-  return absl::InvalidArgumentError(absl::StrCat(name, " is ", Quoted(Text(name)), " but ", must,
-                                                 "; start every rank with ", set_by_, ", or unset its variables"));
+  return absl::InvalidArgumentError(absl::StrCat(name, " is ", Quoted(Text(name)), " but ", must, "; ", remedy_));
 }
 
 }  // namespace reprise::internal

@@ -3,6 +3,7 @@
 #define REPRISE_GRAPH_COMM_LAUNCH_VARIABLES_H_
 
 #include <initializer_list>
+#include <optional>
 #include <string>
 
 #include "absl/functional/function_ref.h"
@@ -16,8 +17,8 @@ using Lookup = absl::FunctionRef<const char*(const char*)>;
 
 class LaunchVariables {
  public:
-  // `set_by` names the launcher in messages: "torchrun".
-  LaunchVariables(Lookup lookup, std::string set_by) : lookup_(lookup), set_by_(std::move(set_by)) {}
+  // `remedy` ends messages: "start every rank with torchrun, or unset its variables".
+  LaunchVariables(Lookup lookup, std::string remedy) : lookup_(lookup), remedy_(std::move(remedy)) {}
 
   // Set and not empty: shells and container files "unset" variables by emptying them.
   bool Has(const char* name) const;
@@ -27,6 +28,8 @@ class LaunchVariables {
   const char* FirstOf(std::initializer_list<const char*> names) const;
   // InvalidArgument if it is not set, not a whole decimal number, or outside [low, high].
   absl::StatusOr<int> Number(const char* name, int low, int high) const;
+  // Nothing if it is not set, or not a whole decimal number.
+  std::optional<int> NumberIfSet(const char* name) const;
   // InvalidArgument if it is not set.
   absl::StatusOr<std::string> Required(const char* name) const;
   // InvalidArgument for the value of a variable: "NAME is "value" but <must>; <remedy>".
@@ -34,7 +37,7 @@ class LaunchVariables {
 
  private:
   Lookup lookup_;
-  std::string set_by_;
+  std::string remedy_;
 };
 
 }  // namespace reprise::internal

@@ -13,10 +13,13 @@ namespace {
 // A longer line is forwarded in pieces.
 constexpr size_t kMaxLineBytes = size_t{1} << 16;
 
-// As far as the target takes them: output that nobody can see must not stop a run.
-void WriteAll(int target, absl::string_view bytes) {
+// At once from one source, and what a pipe may hold.
+constexpr size_t kTurnBytes = size_t{64} << 10, kMaxPipeBytes = size_t{1} << 20;
+
+// As far as the file takes them: a full disk must not stop a run.
+void WriteAll(int file, absl::string_view bytes) {
   while (!bytes.empty()) {
-    const ssize_t written = write(target, bytes.data(), bytes.size());
+    const ssize_t written = write(file, bytes.data(), bytes.size());
     if (written < 0 && errno != EINTR) return;
     if (written > 0) bytes.remove_prefix(static_cast<size_t>(written));
   }
@@ -24,16 +27,28 @@ void WriteAll(int target, absl::string_view bytes) {
 
 }  // namespace
 
-LineForwarder::LineForwarder(FileDescriptor source, std::string prefix, int target, int copy)
+LineForwarder::LineForwarder(FileDescriptor source, std::string prefix, OutputWriter* target, int copy)
     : source_(std::move(source)), prefix_(std::move(prefix)), target_(target), copy_(copy) {
   fcntl(source_.get(), F_SETFL, O_NONBLOCK);
 }
 
 void LineForwarder::Forward() {
+  if (fd() >= 0) Read(kTurnBytes);
+}
+
+void LineForwarder::Finish() {
+  Read(kMaxPipeBytes);
+  if (pending_.empty()) return;
+  pending_ += "\n";
+  ForwardLines();
+}
+
+void LineForwarder::Read(size_t num_bytes) {
   char bytes[4096];
-  while (source_.valid()) {
+  for (size_t total = 0; source_.valid() && total < num_bytes;) {
     const ssize_t received = read(source_.get(), bytes, sizeof(bytes));
     if (received > 0) {
+      total += static_cast<size_t>(received);
       pending_.append(bytes, static_cast<size_t>(received));
       ForwardLines();
     } else if (received == 0 || (errno != EINTR && errno != EAGAIN)) {
@@ -45,14 +60,12 @@ void LineForwarder::Forward() {
   }
 }
 
-void LineForwarder::Finish() {
-  Forward();
-  if (pending_.empty()) return;
-  pending_ += "\n";
-  ForwardLines();
-}
-
 void LineForwarder::ForwardLines() {
+  if (prefix_.empty()) {
+    target_->Write(pending_);
+    pending_.clear();
+    return;
+  }
   std::string lines, plain_lines;
   size_t begin = 0;
   while (true) {
@@ -66,7 +79,7 @@ void LineForwarder::ForwardLines() {
     begin = end + 1;
   }
   pending_.erase(0, begin);
-  WriteAll(target_, lines);
+  target_->Write(lines);
   if (copy_ >= 0) WriteAll(copy_, plain_lines);
 }
 

@@ -6,27 +6,32 @@
 
 #include "absl/strings/string_view.h"
 #include "graph/comm/file_descriptor.h"
+#include "graph/comm/output_writer.h"
 
 namespace reprise::internal {
 
 class LineForwarder {
  public:
-  // To `target`, each line after `prefix`; and to `copy`, unless that is -1, without. Owns neither.
-  LineForwarder(FileDescriptor source, std::string prefix, int target, int copy);
+  // To `target`, each line after `prefix`, or as it comes if that is empty; and to the file `copy`, unless that is -1,
+  // without. Owns neither.
+  LineForwarder(FileDescriptor source, std::string prefix, OutputWriter* target, int copy);
 
-  // -1 once the other end closed.
-  int fd() const { return source_.get(); }
-  // Forwards what is there now.
+  // -1 once the other end closed, and while the target has no room: then the other end waits too.
+  int fd() const { return target_->HasRoom() ? source_.get() : -1; }
+  // Forwards some of what is there now, so that no source can keep its caller.
   void Forward();
-  // As Forward, and ends a last line that is not complete.
+  // Forwards what the pipe holds, whether the target has room or not, and ends a last line that is not complete.
   void Finish();
 
  private:
+  // Up to `num_bytes`; less if there is no more now.
+  void Read(size_t num_bytes);
   void ForwardLines();
 
   FileDescriptor source_;
   const std::string prefix_;
-  const int target_, copy_;
+  OutputWriter* const target_;
+  const int copy_;
   std::string pending_;  // the beginning of a line
 };
 

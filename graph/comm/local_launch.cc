@@ -24,6 +24,8 @@
 #include "graph/comm/deadline.h"
 #include "graph/comm/handshake.h"
 #include "graph/comm/line_forwarder.h"
+#include "graph/comm/output_writer.h"
+#include "graph/comm/pipe_ends.h"
 #include "graph/comm/socket.h"
 #include "graph/rank_list.h"
 #include "reprise/core/status_macros.h"
@@ -35,6 +37,7 @@ using internal::ChildEnd;
 using internal::Deadline;
 using internal::FileDescriptor;
 using internal::LineForwarder;
+using internal::OutputWriter;
 
 constexpr int kTimeoutExitCode = 124;  // as timeout(1)
 
@@ -50,6 +53,7 @@ class WaitingSignals {
   }
   ~WaitingSignals() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
 
+  // -1: the system has no descriptor left.
   int fd() const { return fd_.get(); }
   const sigset_t& before() const { return before_; }
   std::optional<int> Next() {
@@ -100,9 +104,36 @@ std::string EndText(const ChildEnd& end) {
   return absl::StrCat("was ended by signal ", end.signal, " (", strsignal(end.signal), ")");
 }
 
+// A pipe or a socket has a reader who may go or stall. A terminal and a file are a rank's own business.
+bool HasReader(int fd) {
+  struct stat info = {};
+  return fstat(fd, &info) == 0 && (S_ISFIFO(info.st_mode) || S_ISSOCK(info.st_mode));
+}
+
+// Not of regular files, in which each may have a place of its own.
+bool SameStream(int fd, int other) {
+  struct stat one = {}, two = {};
+  return fstat(fd, &one) == 0 && fstat(other, &two) == 0 && one.st_dev == two.st_dev && one.st_ino == two.st_ino &&
+         !S_ISREG(one.st_mode);
+}
+
+absl::StatusOr<FileDescriptor> OpenLog(const std::string& path) {
+  // Appending keeps what the rank and the forwarder write apart. A pipe of that name must not hold up the opener.
+  FileDescriptor log(
+      open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC | O_NONBLOCK | O_NOCTTY, 0644));
+  if (!log.valid()) return absl::UnavailableError(internal::ErrnoText(absl::StrCat("opening ", path), errno));
+  if (HasReader(log.get())) return absl::UnavailableError(absl::StrCat(path, " is a pipe, not a file; remove it"));
+  fcntl(log.get(), F_SETFL, O_APPEND);
+  return log;
+}
+
 class LocalRanks {
  public:
-  explicit LocalRanks(const LocalLaunchOptions& options) : options_(options) {}
+  explicit LocalRanks(const LocalLaunchOptions& options)
+      : options_(options),
+        timed_out_by_(options.timeout),
+        output_(STDOUT_FILENO, "standard output"),
+        error_(STDERR_FILENO, "standard error") {}
   // None is left, whatever happened before.
   ~LocalRanks() {
     SignalAll(SIGKILL);
@@ -113,6 +144,10 @@ class LocalRanks {
   }
 
   absl::Status Start() {
+    if (signals_.fd() < 0) return absl::UnavailableError(internal::ErrnoText("making a descriptor for signals", errno));
+    REPRISE_RETURN_IF_ERROR(output_.Start());
+    REPRISE_RETURN_IF_ERROR(error_.Start());
+    REPRISE_RETURN_IF_ERROR(group_.Start());
     const internal::Nonce random = internal::RandomNonce();
     const std::string job = absl::StrFormat("local-%016x%016x", random.high, random.low);
     internal::ChildOptions child;
@@ -122,11 +157,12 @@ class LocalRanks {
     }
     child.path = options_.argv.empty() ? "/proc/self/exe" : child.argv.front();
     child.signal_mask = signals_.before();
+    child.group = group_.id();
     const FileDescriptor nothing(open("/dev/null", O_RDONLY | O_CLOEXEC));
     for (int rank = 0; rank < options_.ranks; ++rank) {
       child.environment = EnvironmentOf(rank, options_.ranks, job);
       FileDescriptor output, error;
-      if (rank > 0) REPRISE_RETURN_IF_ERROR(Redirect(rank, output, error));
+      REPRISE_RETURN_IF_ERROR(rank == 0 ? RedirectRank0(output, error) : Redirect(rank, output, error));
       child.input = rank > 0 ? nothing.get() : -1;
       child.output = output.get();
       child.error = error.get();
@@ -137,19 +173,19 @@ class LocalRanks {
   }
 
   LocalRun Wait() {
-    HandleEventsUntil(Deadline(options_.timeout), [&] { return !failures_.empty(); });
+    HandleEventsUntil(timed_out_by_, [&] { return running_.empty() || !failures_.empty(); });
     if (failures_.empty()) {
       timed_out_ = RunningRanks();
     } else {
-      HandleEventsUntil(Deadline(options_.grace));
+      HandleEventsUntil(Deadline(options_.grace), [&] { return running_.empty(); });
       ended_ = RunningRanks();
     }
     ending_ = true;
     SignalAll(SIGTERM);
-    HandleEventsUntil(Deadline(options_.grace));
+    HandleEventsUntil(Deadline(options_.grace), [&] { return running_.empty(); });
     SignalAll(SIGKILL);
-    HandleEventsUntil(Deadline(absl::InfiniteDuration()));
-    for (LineForwarder& forwarder : forwarders_) forwarder.Finish();
+    HandleEventsUntil(Deadline(absl::InfiniteDuration()), [&] { return running_.empty(); });
+    WriteTheRest();
     return Result();
   }
 
@@ -165,35 +201,46 @@ class LocalRanks {
 
   std::string LogPath(int rank) const { return absl::StrCat(options_.log_directory, "/rank-", rank, ".log"); }
 
+  // Two writers would mix their lines where both streams are one.
+  OutputWriter& ErrorWriter() { return SameStream(STDOUT_FILENO, STDERR_FILENO) ? output_ : error_; }
+
+  // Where rank 0 writes, if not where this process does: the end of a reader would end it.
+  absl::Status RedirectRank0(FileDescriptor& output, FileDescriptor& error) {
+    if (HasReader(STDOUT_FILENO)) {
+      REPRISE_RETURN_IF_ERROR(AddForwarder("", output_, -1, output));
+    }
+    if (!HasReader(STDERR_FILENO)) return absl::OkStatus();
+    if (!SameStream(STDOUT_FILENO, STDERR_FILENO)) return AddForwarder("", error_, -1, error);
+    error = FileDescriptor(fcntl(output.get(), F_DUPFD_CLOEXEC, 0));  // one pipe keeps the order of both
+    if (error.valid()) return absl::OkStatus();
+    return absl::UnavailableError(internal::ErrnoText("making a pipe", errno));
+  }
+
   // Where a rank other than 0 writes.
   absl::Status Redirect(int rank, FileDescriptor& output, FileDescriptor& error) {
     const std::string prefix = absl::StrCat("[rank ", rank, "] ");
     int log = -1;
     if (options_.log_directory.empty()) {
-      REPRISE_RETURN_IF_ERROR(AddForwarder(prefix, STDOUT_FILENO, -1, output));
+      REPRISE_RETURN_IF_ERROR(AddForwarder(prefix, output_, -1, output));
     } else {
-      // Appending keeps what the rank and the forwarder write apart.
-      constexpr int kFlags = O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC;
-      output = FileDescriptor(open(LogPath(rank).c_str(), kFlags, 0644));
-      logs_.emplace_back(output.valid() ? fcntl(output.get(), F_DUPFD_CLOEXEC, 0) : -1);
+      REPRISE_ASSIGN_OR_RETURN(output, OpenLog(LogPath(rank)));
+      logs_.emplace_back(fcntl(output.get(), F_DUPFD_CLOEXEC, 0));
       log = logs_.back().get();
       if (log < 0) return absl::UnavailableError(internal::ErrnoText(absl::StrCat("opening ", LogPath(rank)), errno));
     }
-    return AddForwarder(prefix, STDERR_FILENO, log, error);
+    return AddForwarder(prefix, ErrorWriter(), log, error);
   }
 
-  absl::Status AddForwarder(const std::string& prefix, int target, int copy, FileDescriptor& write_end) {
-    int ends[2];
-    if (pipe2(ends, O_CLOEXEC) != 0) return absl::UnavailableError(internal::ErrnoText("making a pipe", errno));
-    write_end = FileDescriptor(ends[1]);
-    forwarders_.emplace_back(FileDescriptor(ends[0]), prefix, target, copy);
+  absl::Status AddForwarder(const std::string& prefix, OutputWriter& target, int copy, FileDescriptor& write_end) {
+    REPRISE_ASSIGN_OR_RETURN(internal::PipeEnds pipe, internal::MakePipe());
+    write_end = std::move(pipe.write);
+    forwarders_.emplace_back(std::move(pipe.read), prefix, &target, copy);
     return absl::OkStatus();
   }
 
-  // Until then, or until no rank runs or `stop` holds.
-  void HandleEventsUntil(
-      const Deadline& deadline, absl::FunctionRef<bool()> stop = [] { return false; }) {
-    while (!running_.empty() && !stop() && !deadline.passed()) {
+  // Until then, or until `stop` holds.
+  void HandleEventsUntil(const Deadline& deadline, absl::FunctionRef<bool()> stop) {
+    while (!stop() && !deadline.passed()) {
       HandleEvents(deadline);
       Reap();
     }
@@ -203,12 +250,27 @@ class LocalRanks {
   void HandleEvents(const Deadline& deadline) {
     constexpr absl::Duration kLookAgain = absl::Seconds(1);  // if another thread took the signal that a child ended
     std::vector<pollfd> files = {{signals_.fd(), POLLIN, 0}};
+    for (const OutputWriter* writer : {&output_, &error_}) files.push_back({writer->wake_fd(), POLLIN, 0});
     for (const LineForwarder& forwarder : forwarders_) files.push_back({forwarder.fd(), POLLIN, 0});
     poll(files.data(), files.size(), deadline.OrAfter(kLookAgain).poll_timeout());
+    for (OutputWriter* writer : {&output_, &error_}) writer->ClearWake();
     for (LineForwarder& forwarder : forwarders_) forwarder.Forward();
     while (const std::optional<int> signal = signals_.Next()) {
-      if (*signal != SIGCHLD) SignalAll(*signal);
+      if (*signal == SIGCHLD) continue;
+      interrupted_by_ = *signal;
+      SignalAll(*signal);
     }
+  }
+
+  // Who reads slowly gets everything, unless somebody or the timeout says that it is enough.
+  void WriteTheRest() {
+    for (LineForwarder& forwarder : forwarders_) forwarder.Finish();
+    forwarders_.clear();  // a process that left the group may write on
+    const Deadline soon(options_.grace);
+    const auto written = [&] { return output_.done() && error_.done(); };
+    HandleEventsUntil(timed_out_by_, [&] { return written() || interrupted_by_ != 0; });
+    HandleEventsUntil(soon, written);
+    written_ = written();
   }
 
   void Reap() {
@@ -231,7 +293,8 @@ class LocalRanks {
     return ranks;
   }
   void SignalAll(int signal) {
-    for (const Running& child : running_) internal::SignalChild(child.pid, signal);
+    group_.Signal(signal);
+    for (const Running& child : running_) internal::SignalIfOutside(child.pid, group_.id(), signal);
   }
 
   LocalRun Result() const {
@@ -248,22 +311,33 @@ class LocalRanks {
                                    absl::FormatDuration(options_.timeout)));
     }
     if (!ended_.empty()) parts.push_back(absl::StrCat(internal::RankList(ended_), " had to be ended"));
+    for (const OutputWriter* writer : {&output_, &error_}) {
+      std::string loss = writer->Loss();
+      if (!loss.empty()) parts.push_back(std::move(loss));
+    }
     run.message = absl::StrJoin(parts, "; ");
     if (!failures_.empty()) {
       const ChildEnd& first = failures_.front().end;
       run.exit_code = first.signal != 0 ? 128 + first.signal : first.exit_code;
-    } else if (!timed_out_.empty()) {
+    } else if (!written_ && interrupted_by_ != 0) {
+      run.exit_code = 128 + interrupted_by_;
+    } else if (!timed_out_.empty() || !written_) {
       run.exit_code = kTimeoutExitCode;
     }
     return run;
   }
 
   const LocalLaunchOptions& options_;
+  const Deadline timed_out_by_;
   WaitingSignals signals_;
+  OutputWriter output_, error_;
+  internal::ProcessGroup group_;  // ends before the streams do
   std::vector<Running> running_;
   std::vector<LineForwarder> forwarders_;
   std::vector<FileDescriptor> logs_;
   std::vector<Failure> failures_;  // signals first: others see that a rank is gone before it can be waited for
+  int interrupted_by_ = 0;         // the last signal to this process
+  bool written_ = false;           // all output, or its reader is gone
   bool ending_ = false;            // ranks that this process ends have not failed
   std::vector<int> ended_;         // after another failed
   std::vector<int> timed_out_;

@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "core/quoted.h"
 #include "reprise/core/status_macros.h"
 
@@ -59,6 +60,10 @@ FileDescriptor NewSocket(const Address& address) {
   return FileDescriptor(socket(address.bytes.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, IPPROTO_TCP));
 }
 
+absl::Status CannotConnect(const Address& address, int error) {
+  return absl::NotFoundError(ErrnoText(absl::StrCat("connecting to ", ToString(address)), error));
+}
+
 absl::StatusOr<FileDescriptor> ListenOn(const Address& address) {
   FileDescriptor socket = NewSocket(address);
   if (socket.valid()) {
@@ -93,6 +98,14 @@ int PortOf(const Address& address) {
   sockaddr_in in = {};
   std::memcpy(&in, &address.bytes, sizeof(in));
   return ntohs(in.sin_port);
+}
+
+Address WithPort(Address address, int port) {
+  sockaddr_in in = {};
+  std::memcpy(&in, &address.bytes, sizeof(in));
+  in.sin_port = htons(static_cast<uint16_t>(port));
+  std::memcpy(&address.bytes, &in, sizeof(in));
+  return address;
 }
 
 absl::StatusOr<std::vector<Address>> Resolve(const std::string& host, int port) {
@@ -141,24 +154,38 @@ absl::StatusOr<FileDescriptor> Accept(const FileDescriptor& listener, Address& p
   return socket;
 }
 
-absl::StatusOr<FileDescriptor> Connect(const Address& address, const Deadline& deadline) {
+absl::StatusOr<FileDescriptor> BeginConnect(const Address& address) {
   FileDescriptor socket = NewSocket(address);
   int error = socket.valid() ? 0 : errno;
   if (error == 0 && connect(socket.get(), Pointer(address), address.size) != 0) error = errno;
-  if (error == EINPROGRESS || error == EINTR) {
-    error = ETIMEDOUT;
-    socklen_t size = sizeof(error);
-    if (PollOne(socket.get(), POLLOUT, deadline)) getsockopt(socket.get(), SOL_SOCKET, SO_ERROR, &error, &size);
-  }
-  if (error != 0) return absl::NotFoundError(ErrnoText(absl::StrCat("connecting to ", ToString(address)), error));
+  if (error == 0 || error == EINPROGRESS || error == EINTR) return socket;
+  return CannotConnect(address, error);
+}
+
+absl::Status FinishConnect(const FileDescriptor& socket, const Address& address) {
+  int error = ETIMEDOUT;
+  socklen_t size = sizeof(error);
+  getsockopt(socket.get(), SOL_SOCKET, SO_ERROR, &error, &size);
+  if (error != 0) return CannotConnect(address, error);
   Tune(socket.get());
+  return absl::OkStatus();
+}
+
+absl::StatusOr<FileDescriptor> Connect(const Address& address, const Deadline& deadline) {
+  REPRISE_ASSIGN_OR_RETURN(FileDescriptor socket, BeginConnect(address));
+  if (!PollOne(socket.get(), POLLOUT, deadline)) return CannotConnect(address, ETIMEDOUT);
+  REPRISE_RETURN_IF_ERROR(FinishConnect(socket, address));
   return socket;
 }
 
 bool Poll(std::vector<pollfd>& sockets, const Deadline& deadline) {
+  constexpr absl::Duration kPause = absl::Milliseconds(10);  // out of memory, perhaps: asking at once would spin
   do {
-    if (poll(sockets.data(), sockets.size(), deadline.poll_timeout()) > 0) return true;
+    const int ready = poll(sockets.data(), sockets.size(), deadline.poll_timeout());
+    if (ready > 0) return true;
+    if (ready < 0 && errno != EINTR) absl::SleepFor(kPause);
   } while (!deadline.passed());
+  for (pollfd& socket : sockets) socket.revents = 0;
   return false;
 }
 

@@ -24,6 +24,7 @@ struct Address {
 std::string ToString(const Address& address);
 
 int PortOf(const Address& address);
+Address WithPort(Address address, int port);
 
 // Every address of `host`, a name or a number. Unavailable if it has none now.
 absl::StatusOr<std::vector<Address>> Resolve(const std::string& host, int port);
@@ -37,10 +38,14 @@ absl::StatusOr<Address> LocalAddress(const FileDescriptor& socket);
 
 // The next connection, with the address of its other end in `peer`; Unavailable if there is none now.
 absl::StatusOr<FileDescriptor> Accept(const FileDescriptor& listener, Address& peer);
-// NotFound if nobody listens there, or does not answer before the deadline.
+// A connection in the making: NotFound if nobody listens there. Once poll finds it writable, FinishConnect tells
+// whether it was made.
+absl::StatusOr<FileDescriptor> BeginConnect(const Address& address);
+absl::Status FinishConnect(const FileDescriptor& socket, const Address& address);
+// Both. NotFound if nobody listens there, or does not answer before the deadline.
 absl::StatusOr<FileDescriptor> Connect(const Address& address, const Deadline& deadline);
 
-// poll(2), again after a signal. False once the deadline passed.
+// poll(2), again after a signal. False once the deadline passed; entries of descriptor -1 are passed over.
 bool Poll(std::vector<pollfd>& sockets, const Deadline& deadline);
 bool PollOne(int fd, short events, const Deadline& deadline);
 

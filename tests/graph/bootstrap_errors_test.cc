@@ -12,6 +12,7 @@ using internal::Bootstrap;
 using internal::FileDescriptor;
 using ::testing::AllOf;
 using ::testing::AnyOf;
+using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
@@ -52,13 +53,18 @@ TEST_P(MeetingTest, AWrongWorldSizeEndsAllRanks) {
   wrong.size = wrong.local_size = 5;
   const auto verdict = StatusIs(absl::StatusCode::kFailedPrecondition,
                                 AllOf(HasSubstr("rank 1 at "), HasSubstr("world size 5, rank 0 has 3")));
-  EXPECT_THAT(ConnectAll({job.Rank(0), wrong}, kPatient), ElementsAre(verdict, verdict));
+  EXPECT_THAT(ConnectAll({job.Rank(0), wrong, job.Rank(2)}, kPatient), ElementsAre(verdict, verdict, verdict));
 }
 
 TEST_P(MeetingTest, ADuplicateRankEndsAllRanks) {
   const TestJob job = Job(3);
   const auto verdict = StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("two processes are rank 1 of 3"));
-  EXPECT_THAT(ConnectAll({job.Rank(0), job.Rank(1), job.Rank(1)}, kPatient), ElementsAre(verdict, verdict, verdict));
+  Connected rank0;
+  std::thread thread([&] { rank0 = Bootstrap::Connect(job.Rank(0), kPatient); });
+  EXPECT_THAT(ConnectAll({job.Rank(1), job.Rank(1)}, kPatient), Each(verdict));
+  EXPECT_THAT(Bootstrap::Connect(job.Rank(2), kPatient), verdict);
+  thread.join();
+  EXPECT_THAT(rank0, verdict);
 }
 
 TEST_P(MeetingTest, ASecondRank0EndsAllRanks) {
@@ -73,6 +79,7 @@ TEST_P(MeetingTest, ASecondRank0EndsAllRanks) {
     absl::SleepFor(absl::Milliseconds(50));
   }
   EXPECT_THAT(Bootstrap::Connect(job.Rank(0), kPatient), verdict);
+  EXPECT_THAT(ConnectAll({job.Rank(1), job.Rank(2)}, kPatient), Each(verdict));
   thread.join();
   EXPECT_THAT(first, verdict);
 }
@@ -84,8 +91,10 @@ TEST_P(MeetingTest, ARankNumberBeyondTheSizeEndsAllRanks) {
   std::thread thread([&] { rank0 = Bootstrap::Connect(job.Rank(0), kPatient); });
   const FileDescriptor socket = ConnectWhenListening(job.port);
   ASSERT_TRUE(internal::SendNow(socket, HelloBytes(job.Rank(7))));
+  const auto verdict = StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("rank 7 at "));
+  EXPECT_THAT(Bootstrap::Connect(job.Rank(1), kPatient), verdict);
   thread.join();
-  EXPECT_THAT(rank0, StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("rank 7 at ")));
+  EXPECT_THAT(rank0, verdict);
 }
 
 // ---- strangers ----
@@ -215,6 +224,8 @@ TEST_F(StrangersTest, Rank0NamesBothVersions) {
   const FileDescriptor socket = ConnectWhenListening(job_.port);
   // A later version may say more or less than ours after its greeting.
   ASSERT_TRUE(internal::SendNow(socket, HelloBytes(job_.Rank(1), 77).substr(0, sizeof(internal::Greeting))));
+  EXPECT_THAT(Bootstrap::Connect(job_.Rank(1), kPatient),
+              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("version 77")));
   thread.join();
   EXPECT_THAT(rank0, StatusIs(absl::StatusCode::kFailedPrecondition,
                               AllOf(HasSubstr("rank 1 speaks version 77"),

@@ -1,7 +1,6 @@
 #include "reprise/graph/launch_environment.h"
 
 #include <cstdlib>
-#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -9,9 +8,10 @@
 #include "graph/comm/detect_launch.h"
 #include "graph/comm/nccl_settings.h"
 #include "graph/comm/slurm_lists.h"
+#include "tests/graph/launch_testing.h"
 #include "tests/testing/status_matchers.h"
 
-namespace reprise {
+namespace reprise::testing {
 namespace {
 
 using internal::FirstSlurmHost;
@@ -22,52 +22,7 @@ using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
-using testing::IsOk;
 using ::testing::Not;
-using testing::StatusIs;
-
-using Variables = std::map<std::string, std::string>;
-
-absl::StatusOr<LaunchEnvironment> Detect(const Variables& variables) {
-  const auto lookup = [&](const char* name) -> const char* {
-    const auto found = variables.find(name);
-    return found == variables.end() ? nullptr : found->second.c_str();
-  };
-  return internal::DetectLaunchFrom(lookup, "77");
-}
-
-Variables With(Variables base, const Variables& changes) {
-  for (const auto& [name, value] : changes) base[name] = value;
-  return base;
-}
-Variables Without(Variables base, const std::string& name) {
-  base.erase(name);
-  return base;
-}
-
-const Variables kTorchrunVariables = {{"RANK", "5"},
-                                      {"WORLD_SIZE", "8"},
-                                      {"LOCAL_RANK", "1"},
-                                      {"LOCAL_WORLD_SIZE", "4"},
-                                      {"MASTER_ADDR", "node1"},
-                                      {"MASTER_PORT", "29500"},
-                                      {"TORCHELASTIC_RUN_ID", "run"}};
-const Variables kOpenMpiVariables = {{"OMPI_COMM_WORLD_RANK", "1"},
-                                     {"OMPI_COMM_WORLD_SIZE", "2"},
-                                     {"OMPI_COMM_WORLD_LOCAL_RANK", "1"},
-                                     {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"},
-                                     {"OMPI_MCA_ess_base_jobid", "1234"}};
-const Variables kPmiVariables = {
-    {"PMI_RANK", "0"}, {"PMI_SIZE", "2"}, {"MPI_LOCALRANKID", "0"}, {"MPI_LOCALNRANKS", "2"}};
-const Variables kSlurmVariables = {
-    {"SLURM_JOB_ID", "991"}, {"SLURM_STEP_ID", "3"},          {"SLURM_PROCID", "5"},
-    {"SLURM_NTASKS", "7"},   {"SLURM_LOCALID", "1"},          {"SLURM_NODEID", "1"},
-    {"SLURM_NNODES", "2"},   {"SLURM_TASKS_PER_NODE", "4,3"}, {"SLURM_NODELIST", "gpu[07-08]"}};
-const Variables kRepriseVariables = {{"REPRISE_RANK", "2"},
-                                     {"REPRISE_WORLD_SIZE", "4"},
-                                     {"REPRISE_LOCAL_RANK", "2"},
-                                     {"REPRISE_LOCAL_SIZE", "4"},
-                                     {"REPRISE_JOB", "mine"}};
 
 // Of a launcher that names none; Validate looks at it.
 constexpr int kAnyPort = -1;
@@ -138,6 +93,32 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"Pmi", kPmiVariables, Launch(Launcher::kPmi, 0, 2, 0, 2, "of parent process 77")},
         Case{"HydraStartedItsHelpersWithSrun", With(kSlurmVariables, kPmiVariables),
              Launch(Launcher::kPmi, 0, 2, 0, 2, "of parent process 77")},
+        Case{"Mvapich", kMvapichVariables, Launch(Launcher::kMvapich, 1, 2, 1, 2, "of parent process 77")},
+        Case{"Jsrun", With(kJsrunVariables, {{"REPRISE_HOST", "node1"}}),
+             Launch(Launcher::kJsrun, 5, 8, 1, 4, "jsm-7", "node1", kAnyPort)},
+        Case{"JsrunOfSpectrumMpi",
+             With(With(kJsrunVariables, {{"REPRISE_HOST", "node1"}}),
+                  {{"OMPI_COMM_WORLD_RANK", "5"}, {"OMPI_COMM_WORLD_SIZE", "8"}}),
+             Launch(Launcher::kJsrun, 5, 8, 1, 4, "jsm-7", "node1", kAnyPort)},
+        Case{"Flux", With(kFluxVariables, {{"MASTER_ADDR", "node1"}, {"MASTER_PORT", "29500"}}),
+             Launch(Launcher::kFlux, 5, 8, 1, 4, "ƒ2Mk", "node1", 29500)},
+        Case{"FluxOnOneHostThatSpeaksPmi",
+             With(kFluxVariables,
+                  {{"FLUX_JOB_NNODES", "1"}, {"FLUX_TASK_LOCAL_ID", "5"}, {"PMI_RANK", "5"}, {"PMI_SIZE", "8"}}),
+             Launch(Launcher::kFlux, 5, 8, 5, 8, "ƒ2Mk")},
+        Case{"FluxWithinSrun",
+             With(With(kFluxVariables, {{"FLUX_JOB_NNODES", "1"}, {"FLUX_TASK_LOCAL_ID", "5"}}), kSlurmVariables),
+             Launch(Launcher::kFlux, 5, 8, 5, 8, "ƒ2Mk")},
+        Case{"Pals", kPalsVariables, Launch(Launcher::kPals, 1, 4, 1, 4, "apid-1")},
+        Case{
+            "PalsOfSrun",
+            With(kSlurmVariables, {{"PALS_RANKID", "5"}, {"PALS_APID", "991.3"}, {"PMI_RANK", "5"}, {"PMI_SIZE", "7"}}),
+            Launch(Launcher::kSlurm, 5, 7, 1, 3, "991.3", "gpu07", kAnyPort)},
+        Case{"CraysPmi",
+             {{"PMI_RANK", "1"}, {"PMI_SIZE", "2"}, {"PMI_LOCAL_RANK", "1"}, {"PMI_LOCAL_SIZE", "2"}},
+             Launch(Launcher::kPmi, 1, 2, 1, 2, "of parent process 77")},
+        Case{"SpacesAroundANumber", With(kOpenMpiVariables, {{"OMPI_COMM_WORLD_SIZE", "  2\n"}}),
+             Launch(Launcher::kOpenMpi, 1, 2, 1, 2, "1234")},
         Case{"Slurm", kSlurmVariables, Launch(Launcher::kSlurm, 5, 7, 1, 3, "991.3", "gpu07", kAnyPort)},
         Case{"SlurmThatSpeaksPmi", With(kSlurmVariables, {{"PMI_RANK", "5"}, {"PMI_SIZE", "7"}}),
              Launch(Launcher::kSlurm, 5, 7, 1, 3, "991.3", "gpu07", kAnyPort)},
@@ -168,6 +149,8 @@ INSTANTIATE_TEST_SUITE_P(
              {{"REPRISE_RANK", "1"}, {"REPRISE_WORLD_SIZE", "2"}, {"REPRISE_PORT", "4000"}},
              Launch(Launcher::kReprise, 1, 2, 1, 2, "of parent process 77", "localhost", 4000)}),
     [](const ::testing::TestParamInfo<Case>& info) { return info.param.name; });
+
+constexpr char kByHand[] = "set REPRISE_RANK and REPRISE_WORLD_SIZE";
 
 struct Mistake {
   std::string name;
@@ -213,8 +196,37 @@ INSTANTIATE_TEST_SUITE_P(
         Mistake{"SlurmWithoutHosts", Without(kSlurmVariables, "SLURM_NODELIST"), "SLURM_JOB_NODELIST is not set",
                 "srun"},
         Mistake{"RepriseHalfSet", Without(kRepriseVariables, "REPRISE_LOCAL_SIZE"), "REPRISE_LOCAL_SIZE is not set",
-                "RunLocalRanks"},
-        Mistake{"RepriseRankMissing", {{"REPRISE_WORLD_SIZE", "2"}}, "REPRISE_RANK is not set", "RunLocalRanks"},
+                "set REPRISE_RANK and REPRISE_WORLD_SIZE on every rank"},
+        Mistake{"RepriseRankMissing", {{"REPRISE_WORLD_SIZE", "2"}}, "REPRISE_RANK is not set", kByHand},
+        Mistake{"RepriseSizeMissing", {{"REPRISE_RANK", "1"}}, "REPRISE_WORLD_SIZE is not set", kByHand},
+        Mistake{"RepriseRankNotBelowSize", With(kRepriseVariables, {{"REPRISE_RANK", "4"}}), "REPRISE_RANK is \"4\"",
+                kByHand},
+        Mistake{"RepriseOnSeveralHostsHalfSet",
+                With(Without(Without(kRepriseVariables, "REPRISE_LOCAL_RANK"), "REPRISE_LOCAL_SIZE"),
+                     {{"REPRISE_HOST", "node1"}}),
+                "REPRISE_LOCAL_SIZE is not set", "for several hosts REPRISE_LOCAL_RANK"},
+        Mistake{"Sign", With(kTorchrunVariables, {{"RANK", "+1"}}), "RANK is \"+1\"", "number from 0"},
+        Mistake{"MinusZero", With(kTorchrunVariables, {{"RANK", "-0"}}), "RANK is \"-0\"", "number from 0"},
+        Mistake{"OnlySpaces", With(kTorchrunVariables, {{"RANK", "  "}}), "RANK is \"  \"", "number from 0"},
+        Mistake{"OtherDigits", With(kTorchrunVariables, {{"RANK", "١"}}), "RANK is ", "number from 0"},
+        Mistake{"Hexadecimal", With(kTorchrunVariables, {{"RANK", "0x1"}}), "RANK is \"0x1\"", "number from 0"},
+        Mistake{"Fraction", With(kTorchrunVariables, {{"RANK", "1.0"}}), "RANK is \"1.0\"", "number from 0"},
+        Mistake{"TwoNumbers", With(kTorchrunVariables, {{"RANK", "1 2"}}), "RANK is \"1 2\"", "number from 0"},
+        Mistake{"FluxOnUnlikeNodes", With(kFluxVariables, {{"FLUX_JOB_SIZE", "7"}}), "FLUX_JOB_NNODES is \"2\"",
+                kByHand},
+        Mistake{"FluxWithoutNodes", Without(kFluxVariables, "FLUX_JOB_NNODES"), "FLUX_JOB_NNODES is not set", kByHand},
+        Mistake{"PalsWithoutSize", Without(Without(kPalsVariables, "PMI_SIZE"), "PMI_RANK"), "PMI_SIZE is not set",
+                kByHand},
+        Mistake{"MvapichHalfSet", Without(kMvapichVariables, "MV2_COMM_WORLD_LOCAL_SIZE"),
+                "MV2_COMM_WORLD_LOCAL_SIZE is not set", "mpirun_rsh"},
+        Mistake{"JsrunHalfSet", Without(kJsrunVariables, "JSM_NAMESPACE_RANK"), "JSM_NAMESPACE_RANK is not set",
+                "jsrun"},
+        Mistake{"PmixAlone",
+                {{"PMIX_RANK", "0"}, {"PMIX_NAMESPACE", "prun"}},
+                "PMIX_RANK is \"0\"",
+                "set REPRISE_RANK, REPRISE_WORLD_SIZE"},
+        Mistake{"MvapichOf3", {{"MVP_COMM_WORLD_RANK", "2"}}, "MVP_COMM_WORLD_RANK is \"2\"", "set REPRISE_RANK"},
+        Mistake{"Aprun", {{"ALPS_APP_PE", "2"}}, "ALPS_APP_PE is \"2\"", "set REPRISE_RANK"},
         Mistake{"PortIsNone", With(kRepriseVariables, {{"REPRISE_PORT", "0"}}), "REPRISE_PORT is \"0\"", "1 to 65535"}),
     [](const ::testing::TestParamInfo<Mistake>& info) { return info.param.name; });
 
@@ -392,4 +404,4 @@ TEST(SlurmListsTest, Count) {
 }
 
 }  // namespace
-}  // namespace reprise
+}  // namespace reprise::testing

@@ -1,6 +1,7 @@
 #include "reprise/graph/local_launch.h"
 
 #include <signal.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -117,6 +118,26 @@ TEST(LocalLaunchTest, NothingIsLeftOfRanksThatIgnoreTheirEnd) {
   ExpectNoChildren();
 }
 
+TEST(LocalLaunchTest, NothingIsLeftOfRanksThatEndWell) {
+  for (const char* when : {"now", "by SIGTERM"}) {
+    const TemporaryDirectory directory;
+    LocalLaunchOptions options = Options(2, {"leave", directory.path(), when});
+    if (std::string(when) != "now") options.timeout = absl::Seconds(1);
+    REPRISE_ASSERT_OK_AND_ASSIGN(const LocalRun run, RunLocalRanks(options));
+    EXPECT_EQ(run.exit_code, std::string(when) == "now" ? 0 : 124) << run.message;
+    for (const pid_t pid : Lingering(directory.path(), 2)) EXPECT_TRUE(Gone(pid)) << pid << " " << when;
+    ExpectNoChildren();
+  }
+}
+
+TEST(LocalLaunchTest, ARankThatLeftTheGroupIsEndedToo) {
+  LocalLaunchOptions options = Options(2, {"leave_group"});
+  options.timeout = absl::Milliseconds(200);
+  REPRISE_ASSERT_OK_AND_ASSIGN(const LocalRun run, RunLocalRanks(options));
+  EXPECT_EQ(run.message, "ranks 0, 1 of 2 did not end within 200ms");
+  ExpectNoChildren();
+}
+
 TEST(LocalLaunchTest, TimeRunsOut) {
   LocalLaunchOptions options = Options(2, {"signal", "-1", "0"});
   options.timeout = absl::Milliseconds(200);
@@ -160,6 +181,10 @@ TEST(LocalLaunchTest, WhatCannotBeStartedIsNamed) {
   LocalLaunchOptions options = Options(2, {"print"});
   options.log_directory = "/proc/none";
   EXPECT_THAT(RunLocalRanks(options), StatusIs(absl::StatusCode::kUnavailable, HasSubstr("/proc/none")));
+  const TemporaryDirectory logs;
+  options.log_directory = logs.path();
+  ASSERT_EQ(mkfifo((logs.path() + "/rank-1.log").c_str(), 0600), 0);
+  EXPECT_THAT(RunLocalRanks(options), StatusIs(absl::StatusCode::kUnavailable, HasSubstr("/rank-1.log")));
   ExpectNoChildren();
 }
 
@@ -207,8 +232,7 @@ TEST_F(LauncherProcessTest, SignalsGoToTheRanks) {
 TEST_F(LauncherProcessTest, RanksDieWithTheLauncher) {
   StartLauncher();
   EXPECT_TRUE(WIFSIGNALED(SignalAndWait(SIGKILL)));
-  for (size_t i = 0; i < pids_.size(); i += 2) EXPECT_TRUE(Gone(pids_[i])) << "rank " << i / 2;
-  for (size_t i = 1; i < pids_.size(); i += 2) kill(pids_[i], SIGKILL);  // nobody is left to do it
+  for (size_t i = 0; i < pids_.size(); ++i) EXPECT_TRUE(Gone(pids_[i])) << (i % 2 == 0 ? "rank " : "of rank ") << i / 2;
 }
 
 }  // namespace

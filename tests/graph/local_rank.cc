@@ -47,6 +47,41 @@ int Linger(const LaunchEnvironment& launch, char** arguments) {
   while (true) pause();
 }
 
+// Starts a process that waits, whatever SIGTERM says, and leaves both numbers in the directory arguments[0]. Exits with
+// 0: at once if arguments[1] is "now", else by SIGTERM.
+int Leave(const LaunchEnvironment& launch, char** arguments) {
+  signal(SIGTERM, SIG_IGN);
+  const pid_t child = fork();
+  if (child == 0) {
+    while (true) pause();
+  }
+  signal(SIGTERM, [](int) { _exit(0); });
+  const std::string path = absl::StrCat(arguments[0], "/", launch.rank);
+  std::ofstream(path + ".part") << getpid() << " " << child << std::endl;
+  std::rename((path + ".part").c_str(), path.c_str());
+  while (std::string(arguments[1]) != "now") pause();
+  return 0;
+}
+
+// Waits in a session of its own, which signals to the launcher's group do not reach.
+int LeaveGroup() {
+  if (setsid() < 0) return 1;
+  while (true) pause();
+}
+
+// Rank arguments[0], or every one if that is -1, prints arguments[1] lines of 64 bytes, without end if that is
+// negative. Then every rank makes a file in the directory arguments[2], unless that is missing.
+int Flood(const LaunchEnvironment& launch, int count, char** arguments) {
+  const int rank = std::atoi(arguments[0]), lines = std::atoi(arguments[1]);
+  const std::string line = std::string(63, static_cast<char>('0' + launch.rank % 10)) + "\n";
+  for (int i = 0; (rank < 0 || rank == launch.rank) && (lines < 0 || i < lines); ++i) {
+    if (fwrite(line.data(), 1, line.size(), stdout) != line.size()) return 4;
+  }
+  if (fflush(stdout) != 0) return 4;
+  if (count > 2) std::ofstream(absl::StrCat(arguments[2], "/", launch.rank)) << "done";
+  return 0;
+}
+
 int Print(const LaunchEnvironment& launch) {
   for (int line = 0; line < 3; ++line) std::cout << "line " << line << " of rank " << launch.rank << "\n";
   std::cerr << "error of rank " << launch.rank << std::endl;
@@ -81,6 +116,9 @@ int Run(const LaunchEnvironment& launch, int count, char** arguments) {
   if (what == "exit") return Exit(launch, arguments + 1);
   if (what == "signal") return Signal(launch, arguments + 1);
   if (what == "linger") return Linger(launch, arguments + 1);
+  if (what == "leave") return Leave(launch, arguments + 1);
+  if (what == "leave_group") return LeaveGroup();
+  if (what == "flood") return Flood(launch, count - 1, arguments + 1);
   if (what == "print") return Print(launch);
   if (what == "exchange") return Exchange(launch, arguments + 1);
   if (what == "environment") return std::getenv("REPRISE_RANK") == nullptr ? 1 : 0;
@@ -91,7 +129,7 @@ int Run(const LaunchEnvironment& launch, int count, char** arguments) {
 }  // namespace
 }  // namespace reprise
 
-// As programs of users do: with --ranks=N it starts itself as N ranks.
+// As programs of users do: with --ranks=N it starts itself as N ranks; with --ranks=N,MILLISECONDS for that long.
 int main(int count, char** arguments) {
   const absl::StatusOr<reprise::LaunchEnvironment> launch = reprise::DetectLaunch();
   if (!launch.ok()) {
@@ -101,7 +139,10 @@ int main(int count, char** arguments) {
   const std::string first = count > 1 ? arguments[1] : "";
   if (first.rfind("--ranks=", 0) != 0) return reprise::Run(*launch, count - 1, arguments + 1);
   if (launch->launcher != reprise::Launcher::kNone) return reprise::Run(*launch, count - 2, arguments + 2);
-  const auto run = reprise::RunLocalRanks({.ranks = std::atoi(first.c_str() + 8), .grace = absl::Milliseconds(300)});
+  reprise::LocalLaunchOptions options = {.ranks = std::atoi(first.c_str() + 8), .grace = absl::Milliseconds(300)};
+  const size_t comma = first.find(',');
+  if (comma != std::string::npos) options.timeout = absl::Milliseconds(std::atoi(first.c_str() + comma + 1));
+  const auto run = reprise::RunLocalRanks(options);
   std::cerr << (run.ok() ? run->message : run.status().ToString()) << std::endl;
   return run.ok() ? run->exit_code : 2;
 }

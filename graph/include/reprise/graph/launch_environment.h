@@ -19,6 +19,10 @@ enum class Launcher : uint8_t {
   kOpenMpi,   // mpirun of Open MPI
   kPmi,       // mpiexec of MPICH, Intel MPI and other Hydra launchers
   kSlurm,     // srun
+  kMvapich,   // mpirun_rsh of MVAPICH2
+  kJsrun,     // jsrun of IBM's LSF, with Spectrum MPI or without
+  kFlux,      // flux run and flux submit
+  kPals,      // mpiexec and aprun of HPE Cray's PALS
 };
 
 // A process as one rank of a job. A program that knows these values by other means fills one in itself.
@@ -42,26 +46,46 @@ struct LaunchEnvironment {
   std::vector<std::string> nccl_settings = {};
 };
 
-// Reads the environment. The first of these that is present decides; variables of the rest are not looked at:
+// Reads the environment. The first of these that is present decides:
 //
-//   kReprise   REPRISE_RANK, REPRISE_WORLD_SIZE, REPRISE_LOCAL_RANK, REPRISE_LOCAL_SIZE (the last two may be missing on
-//              a single host)
+//   kReprise   REPRISE_RANK, REPRISE_WORLD_SIZE, REPRISE_LOCAL_RANK, REPRISE_LOCAL_SIZE. The last two may be missing on a
+//              single host.
 //   kTorchrun  RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT, TORCHELASTIC_RUN_ID. The first
 //              port tried is the one above MASTER_PORT, on which torchrun itself may listen.
-//   kOpenMpi   OMPI_COMM_WORLD_RANK, _SIZE, _LOCAL_RANK, _LOCAL_SIZE, PMIX_NAMESPACE or OMPI_MCA_ess_base_jobid
-//   kPmi       PMI_RANK, PMI_SIZE, MPI_LOCALRANKID, MPI_LOCALNRANKS, PMI_JOBID
-//   kSlurm     SLURM_STEP_ID, SLURM_PROCID, SLURM_STEP_NUM_TASKS, SLURM_LOCALID, SLURM_STEP_TASKS_PER_NODE,
-//              SLURM_STEP_NODELIST, SLURM_JOB_ID. Only in processes that srun started: in the shell of an allocation or
-//              of a batch script, where Slurm sets some of these too, the answer is kNone.
+//   kJsrun     JSM_NAMESPACE_RANK, JSM_NAMESPACE_SIZE, JSM_NAMESPACE_LOCAL_RANK, JSM_NAMESPACE_LOCAL_SIZE,
+//              PMIX_NAMESPACE
+//   kOpenMpi   OMPI_COMM_WORLD_RANK, OMPI_COMM_WORLD_SIZE, OMPI_COMM_WORLD_LOCAL_RANK, OMPI_COMM_WORLD_LOCAL_SIZE,
+//              PMIX_NAMESPACE or OMPI_MCA_ess_base_jobid
+//   kMvapich   MV2_COMM_WORLD_RANK, MV2_COMM_WORLD_SIZE, MV2_COMM_WORLD_LOCAL_RANK, MV2_COMM_WORLD_LOCAL_SIZE
+//   kPmi       PMI_RANK, PMI_SIZE, MPI_LOCALRANKID or PMI_LOCAL_RANK, MPI_LOCALNRANKS or PMI_LOCAL_SIZE, PMI_JOBID.
+//              Without MPI_LOCALRANKID it comes after kPals: Flux, Slurm and PALS set some of these too.
+//   kFlux      FLUX_TASK_RANK, FLUX_JOB_SIZE, FLUX_TASK_LOCAL_ID, FLUX_JOB_NNODES, FLUX_JOB_ID. All nodes must have as
+//              many ranks.
+//   kSlurm     SLURM_STEP_ID or SLURM_STEPID, SLURM_PROCID, SLURM_STEP_NUM_TASKS or SLURM_NTASKS or SLURM_NPROCS,
+//              SLURM_LOCALID, SLURM_NODEID, SLURM_STEP_NUM_NODES or SLURM_NNODES or SLURM_JOB_NUM_NODES,
+//              SLURM_STEP_TASKS_PER_NODE or SLURM_TASKS_PER_NODE or SLURM_NTASKS_PER_NODE,
+//              SLURM_STEP_NODELIST or SLURM_JOB_NODELIST or SLURM_NODELIST, SLURM_JOB_ID or SLURM_JOBID. Only in
+//              processes that srun started: in the shell of an allocation or of a batch script, where Slurm sets some of
+//              these too, the answer is kNone.
+//   kPals      PALS_RANKID, PMI_SIZE, PALS_LOCAL_RANKID, PALS_LOCAL_SIZE or PMI_LOCAL_SIZE, PALS_APID
 //   kNone      rank 0 of 1
 //
 // For every launcher, REPRISE_HOST, REPRISE_PORT and REPRISE_JOB replace what it says (mpirun -x REPRISE_HOST=node1),
-// and TMPDIR is `directory`. mpirun and mpiexec do not say where rank 0 is: if ranks span several hosts, MASTER_ADDR
-// and MASTER_PORT are used, or REPRISE_HOST and REPRISE_PORT must be set. Where a launcher names no job, ranks on one
-// host are told apart by their parent process.
+// and TMPDIR is `directory`. Only torchrun and srun say where rank 0 is: for the rest, if ranks span several hosts,
+// MASTER_ADDR and MASTER_PORT are used, or REPRISE_HOST and REPRISE_PORT must be set. Where a launcher names no job,
+// ranks on one host are told apart by their parent process.
 //
-// InvalidArgument if a value is missing, malformed or contradicts another; names the variable, its value and the
-// remedy.
+// Variables of several launchers, as where one starts the other or a shell exports them. kReprise wins over all.
+// Otherwise another launcher's rank and size, the first variables of its list, must be the same, unless it says 1 rank,
+// or may have started the launcher that decides, which then must say more than 1 rank:
+//   * torchrun, seen by TORCHELASTIC_RUN_ID, may be started by any: srun torchrun ...
+//   * kOpenMpi, kMvapich and kPmi may be started by jsrun, Flux, srun and PALS, which also start their daemons.
+//   * Flux may be started by jsrun, srun and PALS.
+// Everything else is refused with both claims, in particular 1 rank within several (RANK=0 WORLD_SIZE=1 inherited by
+// mpirun -n 4): that would be as many separate trainings.
+//
+// InvalidArgument if a value is missing, malformed or contradicts another, or if PMIX_RANK, PMI_ID, MVP_COMM_WORLD_RANK or
+// ALPS_APP_PE is the only sign of a launcher; names the variable, its value and the remedy.
 absl::StatusOr<LaunchEnvironment> DetectLaunch();
 
 // InvalidArgument unless 0 <= rank < size, 0 <= local_rank < local_size <= size, and there is a place to meet.

@@ -25,28 +25,41 @@ struct LocalLaunchOptions {
   // Once a rank failed, the others have that long to say what they saw and end by themselves; then they get SIGTERM,
   // and after as long again SIGKILL.
   absl::Duration grace = absl::Seconds(5);
-  // Rank 0 writes where this process does. What rank r > 0 writes to standard output and error appears there too, each
-  // line with "[rank r] " in front. With a directory, which is made if need be, that of rank r is kept in rank-<r>.log
-  // there instead, and only its standard error appears as well. Only rank 0 has this process's standard input, and it
-  // may not read a terminal.
+  // What rank 0 writes appears on this process's standard output and error as it is: on a terminal or a file rank 0
+  // itself writes it, a pipe this process fills for it. What rank r > 0 writes appears there too, each line with
+  // "[rank r] " in front. With a directory, which is made if need be, that of rank r is kept in rank-<r>.log there
+  // instead, and only its standard error appears as well. Only rank 0 has this process's standard input, and it may not
+  // read a terminal.
+  //
+  // A reader that stalls (a pager, an ssh without network) holds up the ranks that write, as it would one process, but
+  // neither the timeout nor signals. A reader that goes ends nobody: what comes after is dropped. Output that waits for
+  // its reader when the ranks have ended is written until the timeout, or until SIGINT or SIGTERM; then it is dropped
+  // after `grace`.
   std::string log_directory = {};
 };
 
 struct LocalRun {
   // 0 if all ranks ended with 0. Otherwise that of the rank which failed first: 128 + its number if a signal ended it,
-  // and that counts before the exits of others, which mostly follow from it. 124 if time ran out.
+  // and that counts before the exits of others, which mostly follow from it. 124 if time ran out. Where all ranks ended
+  // with 0 but output waited for its reader: 124, or 128 + the number of the signal that ended the wait.
   int exit_code = 0;
-  // Empty if all went well. Otherwise what happened to which ranks: "rank 2 of 4 was ended by signal 9 (Killed); ...".
+  // Empty if all went well. Otherwise what happened to which ranks, and what output was lost: "rank 2 of 4 was ended by
+  // signal 9 (Killed); ...; 512 bytes of standard output were dropped: Broken pipe".
   std::string message = {};
 };
 
-// Returns when all ranks have ended, with none of them left. SIGINT and SIGTERM that this process gets meanwhile go to
-// the ranks. If it dies the ranks are killed. Only the ranks' environment says that they are ranks (REPRISE_RANK and so
-// on; LaunchEnvironment tells more).
+// Returns when all ranks have ended. SIGINT and SIGTERM that this process gets meanwhile, from the terminal or from
+// anybody, go to the ranks and what they started. Only the ranks' environment says that they are ranks (REPRISE_RANK and
+// so on; LaunchEnvironment tells more).
 //
-// Call it early in main, before there are other threads: signals are waited for by the calling thread alone.
-// InvalidArgument if `options` make no sense; NotFound if the program cannot be run; Unavailable if the system has no
-// process or file left.
+// No process is left behind, whether this returns or this process is ended by any signal, SIGKILL too: ranks die with
+// it, and all that ranks started is in one process group with a process of its own that kills the group then. When this
+// returns the group is killed as well, also what ranks that ended with 0 left. What leaves the group, as a daemon that
+// calls setsid does, is out of reach; so is everything but the ranks if that process is killed together with this one.
+//
+// Call it early in main, before there are other threads: signals are waited for by the calling thread alone, and a copy
+// of this process starts each rank. InvalidArgument if `options` make no sense; NotFound if the program cannot be run;
+// Unavailable if the system has no process or file left.
 absl::StatusOr<LocalRun> RunLocalRanks(const LocalLaunchOptions& options);
 
 }  // namespace reprise
