@@ -48,8 +48,8 @@ struct LaunchEnvironment {
 
 // Reads the environment. The first of these that is present decides:
 //
-//   kReprise   REPRISE_RANK, REPRISE_WORLD_SIZE, REPRISE_LOCAL_RANK, REPRISE_LOCAL_SIZE. The last two may be missing on a
-//              single host.
+//   kReprise   REPRISE_RANK, REPRISE_WORLD_SIZE, REPRISE_LOCAL_RANK, REPRISE_LOCAL_SIZE. The last two may be missing
+//              on a single host.
 //   kTorchrun  RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT, TORCHELASTIC_RUN_ID. The first
 //              port tried is the one above MASTER_PORT, on which torchrun itself may listen.
 //   kJsrun     JSM_NAMESPACE_RANK, JSM_NAMESPACE_SIZE, JSM_NAMESPACE_LOCAL_RANK, JSM_NAMESPACE_LOCAL_SIZE,
@@ -65,8 +65,8 @@ struct LaunchEnvironment {
 //              SLURM_LOCALID, SLURM_NODEID, SLURM_STEP_NUM_NODES or SLURM_NNODES or SLURM_JOB_NUM_NODES,
 //              SLURM_STEP_TASKS_PER_NODE or SLURM_TASKS_PER_NODE or SLURM_NTASKS_PER_NODE,
 //              SLURM_STEP_NODELIST or SLURM_JOB_NODELIST or SLURM_NODELIST, SLURM_JOB_ID or SLURM_JOBID. Only in
-//              processes that srun started: in the shell of an allocation or of a batch script, where Slurm sets some of
-//              these too, the answer is kNone.
+//              processes that srun started: in the shell of an allocation or of a batch script, where Slurm sets some
+//              of these too, the answer is kNone.
 //   kPals      PALS_RANKID, PMI_SIZE, PALS_LOCAL_RANKID, PALS_LOCAL_SIZE or PMI_LOCAL_SIZE, PALS_APID
 //   kNone      rank 0 of 1
 //
@@ -84,8 +84,8 @@ struct LaunchEnvironment {
 // Everything else is refused with both claims, in particular 1 rank within several (RANK=0 WORLD_SIZE=1 inherited by
 // mpirun -n 4): that would be as many separate trainings.
 //
-// InvalidArgument if a value is missing, malformed or contradicts another, or if PMIX_RANK, PMI_ID, MVP_COMM_WORLD_RANK or
-// ALPS_APP_PE is the only sign of a launcher; names the variable, its value and the remedy.
+// InvalidArgument if a value is missing, malformed or contradicts another, or if PMIX_RANK, PMI_ID, MVP_COMM_WORLD_RANK
+// or ALPS_APP_PE is the only sign of a launcher; names the variable, its value and the remedy.
 absl::StatusOr<LaunchEnvironment> DetectLaunch();
 
 // InvalidArgument unless 0 <= rank < size, 0 <= local_rank < local_size <= size, and there is a place to meet.

@@ -49,8 +49,8 @@ struct LocalRun {
 };
 
 // Returns when all ranks have ended. SIGINT and SIGTERM that this process gets meanwhile, from the terminal or from
-// anybody, go to the ranks and what they started. Only the ranks' environment says that they are ranks (REPRISE_RANK and
-// so on; LaunchEnvironment tells more).
+// anybody, go to the ranks and what they started. Only the ranks' environment says that they are ranks (REPRISE_RANK
+// and so on; LaunchEnvironment tells more).
 //
 // No process is left behind, whether this returns or this process is ended by any signal, SIGKILL too: ranks die with
 // it, and all that ranks started is in one process group with a process of its own that kills the group then. When this
