@@ -206,18 +206,17 @@ absl::StatusOr<std::string> Sample(World& world, const Run& run, const LanguageM
 
 // Returns the exit code.
 absl::StatusOr<int> Main() {
-  const Run run = {
-      .program = {.device = absl::GetFlag(FLAGS_device),
-                  .ranks = absl::GetFlag(FLAGS_ranks),
-                  .tuning_file = absl::GetFlag(FLAGS_tuning_file),
-                  .share_device = absl::GetFlag(FLAGS_share_device)},
-      .model = {absl::GetFlag(FLAGS_depth), absl::GetFlag(FLAGS_width), absl::GetFlag(FLAGS_heads),
-                absl::GetFlag(FLAGS_context), absl::GetFlag(FLAGS_batch)},
-      .microbatches = absl::GetFlag(FLAGS_microbatches),
-      .steps = absl::GetFlag(FLAGS_steps),
-      .learning_rate = absl::GetFlag(FLAGS_lr),
-      .seed = absl::GetFlag(FLAGS_seed),
-      .check = absl::GetFlag(FLAGS_check)};
+  const Run run = {.program = {.device = absl::GetFlag(FLAGS_device),
+                               .ranks = absl::GetFlag(FLAGS_ranks),
+                               .tuning_file = absl::GetFlag(FLAGS_tuning_file),
+                               .share_device = absl::GetFlag(FLAGS_share_device)},
+                   .model = {absl::GetFlag(FLAGS_depth), absl::GetFlag(FLAGS_width), absl::GetFlag(FLAGS_heads),
+                             absl::GetFlag(FLAGS_context), absl::GetFlag(FLAGS_batch)},
+                   .microbatches = absl::GetFlag(FLAGS_microbatches),
+                   .steps = absl::GetFlag(FLAGS_steps),
+                   .learning_rate = absl::GetFlag(FLAGS_lr),
+                   .seed = absl::GetFlag(FLAGS_seed),
+                   .check = absl::GetFlag(FLAGS_check)};
   REPRISE_RETURN_IF_ERROR(CheckFlags(run));
   REPRISE_ASSIGN_OR_RETURN(const LanguageModel model, BuildLanguageModel(run.model, LanguageModelOutput::kLoss));
   LanguageModelOptions one_sequence = run.model;
