@@ -64,7 +64,8 @@ std::string Text(AgreedValue::Kind kind, uint64_t bits, bool exact) {
     case AgreedValue::Kind::kInteger:
       return absl::StrCat(static_cast<int64_t>(bits));
     case AgreedValue::Kind::kReal:
-      return absl::StrFormat(exact ? "%.17g" : "%.6g", std::bit_cast<double>(bits));
+      return exact ? absl::StrFormat("%.17g", std::bit_cast<double>(bits))
+                   : absl::StrFormat("%.6g", std::bit_cast<double>(bits));
     case AgreedValue::Kind::kHash:
       return absl::StrFormat("%016x", bits);
   }
