@@ -122,14 +122,14 @@ absl::Status TrainSession::State::Finish() {
 
 std::vector<AgreedValue> TrainSession::State::AgreedValues(const StepValues& begun) const {
   return {
-      AgreedValue::Integer("session", core->id()),
+      AgreedValue::Integer("session", core->id()).DecidingLaunches(),
       AgreedValue::Integer("step", steps),
       AgreedValue::Real("learning_rate", begun.learning_rate),
-      AgreedValue::Integer("microbatches", begun.microbatches),
+      AgreedValue::Integer("microbatches", begun.microbatches).DecidingLaunches(),
       AgreedValue::Real("gradient_divisor", begun.gradient_divisor),
       AgreedValue::Real("loss_scale", loss_scale),
       AgreedValue::Integer("version of the parameters", core->parameters().version()),
-      AgreedValue::Hash("plan", core->plan().fingerprint.high),
+      AgreedValue::Hash("plan", core->plan().fingerprint.high).DecidingLaunches(),
   };
 }
 
@@ -217,7 +217,8 @@ absl::Status TrainSession::RunMicrobatch() {
     return absl::FailedPreconditionError(absl::StrCat(state_->Progress("RunMicrobatch"), "; call EndStep"));
   }
   SessionCore& core = *state_->core;
-  // Values that differ are found by EndStep: until then all ranks launch the same, so that no device waits in vain.
+  // Other values that differ are found by EndStep: until then all ranks launch the same, so that no device waits in
+  // vain.
   REPRISE_RETURN_IF_ERROR(core.Keep(core.world().Progress(state_->ticket)));
   REPRISE_RETURN_IF_ERROR(
       core.CheckInputs(absl::StrCat("RunMicrobatch: microbatch ", state_->run, " of step ", state_->steps)));

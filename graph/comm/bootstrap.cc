@@ -114,7 +114,7 @@ absl::Status Bootstrap::Announced(int64_t ticket) {
 absl::Status Bootstrap::Progress(int64_t ticket) {
   Look().status().IgnoreError();
   const auto refused = refused_.find(ticket);
-  const bool is_known = refused != refused_.end() && (!refused->second.same_calls || !Usable().ok());
+  const bool is_known = refused != refused_.end() && (!refused->second.same_launches || !Usable().ok());
   return is_known ? refused->second.status : Usable();
 }
 
@@ -156,20 +156,20 @@ absl::StatusOr<bool> Bootstrap::Finish() {
   const Call call = *std::exchange(call_, std::nullopt);
   asked_.reset();
   ++num_exchanges_;
-  bool same_calls = true;
-  const absl::Status verdict = Judge(call, same_calls);
+  bool same_launches = true;
+  const absl::Status verdict = Judge(call, same_launches);
   if (verdict.ok()) {
     if (call.waits) told_ = absl::OkStatus();
     return true;
   }
   if (!call.waits) {
-    if (open_ticket_ >= 0) refused_[open_ticket_] = {verdict, same_calls};
-    if (told_.ok() && call.mine.ok()) told_ = verdict;
+    if (open_ticket_ >= 0) refused_[open_ticket_] = {verdict, same_launches};
+    if (told_.ok() && call.mine.ok() && !same_launches) told_ = verdict;
   }
   return verdict;
 }
 
-absl::Status Bootstrap::Judge(const Call& call, bool& same_calls) {
+absl::Status Bootstrap::Judge(const Call& call, bool& same_launches) {
   if (parts_.empty()) {
     if (!call.announces)
       parts_.assign(static_cast<size_t>(size_), call.part->substr(call.part->size() - call.num_bytes));
@@ -183,9 +183,9 @@ absl::Status Bootstrap::Judge(const Call& call, bool& same_calls) {
   }
   parts_.clear();
   absl::Status verdict = CheckSameCall(parts);
-  same_calls = verdict.ok();
+  same_launches = verdict.ok();
   if (!verdict.ok() && !SameLaunches(parts)) differ_ = verdict;
-  if (verdict.ok() && call.announces) verdict = CheckValues(parts, call.values);
+  if (verdict.ok() && call.announces) verdict = CheckValues(parts, call.values, same_launches);
   if (!call.mine.ok()) return call.mine;
   if (verdict.ok() && !call.announces) {
     for (CallPart& part : parts) parts_.push_back(std::move(part.bytes));

@@ -66,7 +66,7 @@ class Bootstrap {
                                    absl::Span<const AgreedValue> values);
   absl::Status Announced(int64_t ticket);
   // Takes what came and passes on what can be; does not wait for other ranks. The error of Announced(ticket) if it is
-  // known already that ranks do not even make the same call.
+  // known already, and that ranks do not launch the same for it.
   absl::Status Progress(int64_t ticket);
   // Not an exchange: a launch that all ranks make. `key` is the same on all of them, and differs from those of others.
   absl::Status NoteLaunch(uint64_t key, absl::string_view what);
@@ -118,7 +118,7 @@ class Bootstrap {
   absl::Status SendToAll(MessageKind kind, std::shared_ptr<const std::string> payload);
   absl::StatusOr<bool> Finish();
   // What the ranks' parts come to.
-  absl::Status Judge(const Call& call, bool& same_calls);
+  absl::Status Judge(const Call& call, bool& same_launches);
   absl::Status TimeOut() const;
   absl::Status Fail(const absl::Status& status);
 
@@ -148,7 +148,7 @@ class Bootstrap {
   int64_t open_ticket_ = -1;  // of call_
   struct Refused {
     absl::Status status;
-    bool same_calls = true;  // and other values
+    bool same_launches = true;  // all the same
   };
   std::map<int64_t, Refused> refused_;  // announcements, by ticket
   absl::Status error_;                  // the first of a call

@@ -64,7 +64,8 @@ std::string Text(AgreedValue::Kind kind, uint64_t bits, bool exact) {
     case AgreedValue::Kind::kInteger:
       return absl::StrCat(static_cast<int64_t>(bits));
     case AgreedValue::Kind::kReal:
-      return absl::StrFormat(exact ? "%.17g" : "%.6g", std::bit_cast<double>(bits));
+      return exact ? absl::StrFormat("%.17g", std::bit_cast<double>(bits))
+                   : absl::StrFormat("%.6g", std::bit_cast<double>(bits));
     case AgreedValue::Kind::kHash:
       return absl::StrFormat("%016x", bits);
   }
@@ -146,7 +147,8 @@ std::string EncodeValues(const absl::Status& mine, absl::Span<const AgreedValue>
   return bytes + text;
 }
 
-absl::Status CheckValues(absl::Span<const CallPart> by_rank, absl::Span<const AgreedValue> values) {
+absl::Status CheckValues(absl::Span<const CallPart> by_rank, absl::Span<const AgreedValue> values,
+                         bool& same_launches) {
   std::vector<Announced> announced;
   std::vector<int> failed;
   for (size_t rank = 0; rank < by_rank.size(); ++rank) {
@@ -155,15 +157,18 @@ absl::Status CheckValues(absl::Span<const CallPart> by_rank, absl::Span<const Ag
     if (!announced.back().status.ok()) failed.push_back(static_cast<int>(rank));
   }
   const std::string& what = by_rank[0].what;
+  same_launches = failed.empty();
   if (!failed.empty()) {
     return absl::FailedPreconditionError(absl::StrCat(what, " failed on ", RankList(failed), " of ", by_rank.size(),
                                                       ": ", announced[failed[0]].status.ToString(),
                                                       "; every rank stops here, mend the cause on the ranks named"));
   }
   std::vector<std::string> differences;
-  for (size_t f = 0; f < values.size(); ++f) {
-    std::string difference = ValueDifference(values[f], f, announced);
-    if (!difference.empty()) differences.push_back(std::move(difference));
+  for (size_t v = 0; v < values.size(); ++v) {
+    std::string difference = ValueDifference(values[v], v, announced);
+    if (difference.empty()) continue;
+    differences.push_back(std::move(difference));
+    same_launches = same_launches && !values[v].decides_launches;
   }
   if (differences.empty()) return absl::OkStatus();
   return absl::FailedPreconditionError(absl::StrCat(what, ": ranks disagree: ", absl::StrJoin(differences, "; "),

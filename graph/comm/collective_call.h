@@ -45,8 +45,9 @@ absl::Status CheckSameCall(absl::Span<const CallPart> by_rank);
 // The bytes of an announcement: how this rank fares, and values.
 std::string EncodeValues(const absl::Status& mine, absl::Span<const AgreedValue> values);
 // After CheckSameCall. FailedPrecondition, the same on every rank, that names the ranks which failed, or each value
-// that differs with its values. `values` are this rank's, for names and kinds.
-absl::Status CheckValues(absl::Span<const CallPart> by_rank, absl::Span<const AgreedValue> values);
+// that differs with its values. `values` are this rank's, for names and kinds. `same_launches`: what
+// differs does not keep ranks from launching the same.
+absl::Status CheckValues(absl::Span<const CallPart> by_rank, absl::Span<const AgreedValue> values, bool& same_launches);
 
 }  // namespace reprise::internal
 

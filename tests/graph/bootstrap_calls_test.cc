@@ -124,7 +124,35 @@ TEST_F(BootstrapCallsTest, AnAnnouncementDoesNotWaitAndIsSettledByTheNextCall) {
                                     HasSubstr("step: ranks disagree: n 1 on ranks 0, 2 but 2 on rank 1")));
   EXPECT_THAT(statuses, Each(statuses[0])) << "repeated for whoever asks";
   EXPECT_EQ(rank(1).Announced(tickets[0]), statuses[0]);
-  EXPECT_THAT(rank(1).Progress(tickets[0]), IsOk()) << "the ranks made the same call";
+  // The ranks launch the same, and what they wait for comes to an end.
+  for (int r = 0; r < 3; ++r) {
+    EXPECT_THAT(rank(r).Progress(tickets[0]), IsOk());
+    EXPECT_THAT(rank(r).CheckPeers(), IsOk());
+  }
+}
+
+TEST_F(BootstrapCallsTest, ARankThatWaitsForADeviceHearsWhatKeepsOthersFromLaunchingTheSame) {
+  for (const bool fails : {false, true}) {
+    Connect(3);
+    const std::vector<absl::Status> statuses = Statuses([&](int r, Bootstrap& b) {
+      const absl::StatusOr<int64_t> ticket =
+          b.Announce("step", fails && r == 1 ? absl::AbortedError("only here") : absl::OkStatus(),
+                     {AgreedValue::Integer("n", !fails && r == 1 ? 2 : 1).DecidingLaunches()});
+      const internal::Deadline deadline(absl::Seconds(20));
+      absl::Status status;
+      while (status.ok() && !deadline.passed()) {
+        status = r == 0 ? b.CheckPeers() : b.Progress(*ticket);
+        absl::SleepFor(absl::Milliseconds(1));
+      }
+      EXPECT_EQ(b.Announced(*ticket), status);
+      return status;
+    });
+    EXPECT_THAT(statuses[0], StatusIs(absl::StatusCode::kFailedPrecondition,
+                                      HasSubstr(fails ? "step failed on rank 1 of 3: ABORTED: only here"
+                                                      : "step: ranks disagree: n 1 on ranks 0, 2 but 2 on rank 1")));
+    EXPECT_EQ(statuses[1], fails ? absl::AbortedError("only here") : statuses[0]);
+    EXPECT_EQ(statuses[2], statuses[0]);
+  }
 }
 
 TEST_F(BootstrapCallsTest, AnAnnouncementBesideAnotherCallIsNamedOnAll) {

@@ -23,6 +23,14 @@ struct AgreedValue {
   absl::string_view name;  // for people; must outlive the announcement, so that a literal is best
   Kind kind = Kind::kInteger;
   uint64_t bits = 0;  // compared bit by bit
+  // Ranks of which this differs launch different things: they do not go on until Announced says so.
+  bool decides_launches = false;
+
+  AgreedValue DecidingLaunches() const {
+    AgreedValue deciding = *this;
+    deciding.decides_launches = true;
+    return deciding;
+  }
 };
 
 }  // namespace reprise

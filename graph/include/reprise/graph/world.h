@@ -119,7 +119,7 @@ class World {
   }
   virtual absl::Status Announced(int64_t) { return absl::OkStatus(); }
   // Does not wait. Lets announcements get on, which on some rank only happens in calls; the error of Announced if it is
-  // known already that ranks make different calls, so that what this one launched would find no counterpart.
+  // known already, and that what this rank launched would find no counterpart.
   virtual absl::Status Progress(int64_t) { return absl::OkStatus(); }
   // (c) Before each launch of a schedule, by sessions; costs no message. `key` is the same on all ranks, and another
   // one for other launches. An error if nothing can be launched any more.
