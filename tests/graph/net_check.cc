@@ -1,0 +1,374 @@
+#include "tests/graph/net_check.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <utility>
+#include <variant>
+
+#include "absl/strings/str_cat.h"
+
+namespace reprise::testing {
+namespace {
+
+constexpr double kUnit = 0x1p-24;
+using Values = std::vector<Approximate>;
+
+// A sum over ranks and microbatches.
+struct Total {
+  double value = 0, error = 0, magnitude = 0;
+
+  void Add(const Approximate& a) {
+    value += a.value;
+    error += a.error;
+    magnitude += Magnitude(a);
+  }
+  Approximate DividedBy(double divisor, double roundings) const {
+    return {value / divisor, (error + roundings * magnitude) / divisor};
+  }
+};
+
+Approximate Product(const Approximate& a, const Approximate& b) {
+  const double value = a.value * b.value, magnitude = Magnitude(a) * Magnitude(b);
+  return {value, magnitude - std::abs(value) + 4 * kUnit * magnitude};
+}
+
+// The optimizers by their formulas, one element at a time. State lasts over steps.
+class Updates {
+ public:
+  Updates(const Optimizer& optimizer, const Net& net) : optimizer_(optimizer) {
+    for (const NetParameter& p : net.parameters) {
+      first_.emplace_back(static_cast<size_t>(NumElements(p.spec.shape)));
+      second_.emplace_back(first_.back().size());
+    }
+  }
+
+  void NextStep() {
+    ++steps_;
+    if (const AdamW* adamw = std::get_if<AdamW>(&optimizer_)) FindLargestQuotient(*adamw);
+  }
+
+  // The new master, before it is stored.
+  Approximate Update(size_t parameter, size_t i, double w, const Approximate& gradient, double rate) {
+    Approximate &first = first_[parameter][i], &second = second_[parameter][i];
+    if (const AdamW* adamw = std::get_if<AdamW>(&optimizer_)) {
+      Blend(first, gradient, adamw->beta1);
+      Blend(second, Product(gradient, gradient), adamw->beta2);
+      return Moved(w, Quotient(*adamw, first, second), adamw->weight_decay, rate);
+    }
+    const Sgd& sgd = std::get<Sgd>(optimizer_);
+    const double decayed = sgd.weight_decay * w;
+    const Approximate g = {gradient.value + decayed,
+                           gradient.error + 3 * kUnit * (Magnitude(gradient) + std::abs(decayed))};
+    const Approximate kept = Product(first, {sgd.momentum, 0});
+    first = {kept.value + g.value, kept.error + g.error + kUnit * (Magnitude(kept) + Magnitude(g))};
+    return Moved(w, first, 0, rate);
+  }
+
+ private:
+  static void Blend(Approximate& state, const Approximate& x, double beta) {
+    const Approximate kept = Product(state, {beta, 0}), added = Product(x, {1 - beta, (1 - beta) * kUnit});
+    // 2^-148: squares may underflow.
+    state = {kept.value + added.value,
+             kept.error + added.error + kUnit * (Magnitude(kept) + Magnitude(added)) + 0x1p-148};
+  }
+
+  // By Cauchy and Schwarz, |sum(a_k g_k)| <= sqrt(sum(a_k^2 / b_k)) sqrt(sum(b_k g_k^2)) for the weights a and b of the
+  // two moments, whatever the gradients.
+  void FindLargestQuotient(const AdamW& adamw) {
+    double sum = 0;
+    for (int k = 0; k < steps_; ++k) {
+      const double a = (1 - adamw.beta1) * std::pow(adamw.beta1, k) / Correction(adamw.beta1);
+      const double b = (1 - adamw.beta2) * std::pow(adamw.beta2, k) / Correction(adamw.beta2);
+      sum += a * a / b;
+    }
+    largest_quotient_ = std::sqrt(sum);
+  }
+  double Correction(double beta) const { return 1 - std::pow(beta, steps_); }
+
+  Approximate Quotient(const AdamW& adamw, const Approximate& first, const Approximate& second) const {
+    const double m = first.value / Correction(adamw.beta1), v = second.value / Correction(adamw.beta2);
+    const double m_error = first.error / Correction(adamw.beta1) + 4 * kUnit * std::abs(m);
+    const double v_error = second.error / Correction(adamw.beta2) + 4 * kUnit * v;
+    const double root = std::sqrt(v), highest = std::sqrt(v + v_error), lowest = std::sqrt(std::max(v - v_error, 0.0));
+    const double below = root + adamw.epsilon;
+    const double below_error = std::max(highest - root, root - lowest) + 4 * kUnit * (highest + adamw.epsilon);
+    const double quotient = m / below;
+    double error = 2 * largest_quotient_;
+    if (below_error < below) {
+      error = std::min(error, (m_error + std::abs(quotient) * below_error) / (below - below_error));
+    }
+    return {quotient, error + 4 * kUnit * std::abs(quotient)};
+  }
+
+  static Approximate Moved(double w, const Approximate& update, double decay, double rate) {
+    const double whole = update.value + decay * w;
+    return {w - rate * whole,
+            rate * update.error + kUnit * ((decay == 0 ? 2 : 4) * std::abs(w) +
+                                           8 * rate * (std::abs(update.value) + decay * std::abs(w)))};
+  }
+
+  const Optimizer& optimizer_;
+  std::vector<Values> first_, second_;
+  int steps_ = 0;
+  double largest_quotient_ = 0;
+};
+
+class Comparison {
+ public:
+  Comparison(const Net& net, const NetSetting& setting, const NetTrace& trace, NetComparison& result)
+      : net_(net), setting_(setting), trace_(trace), result_(result), updates_(setting.train.optimizer, net) {
+    for (const NetParameter& p : net.parameters) {
+      const bool full = setting.train.run.plan.reduce == Reduce::kOncePerStep;
+      gradient_dtypes_.push_back(full ? DType::kFloat32 : p.spec.dtype);
+    }
+  }
+
+  void Run() {
+    for (size_t p = 0; p < net_.parameters.size(); ++p) {
+      ExpectSame("initial", p, trace_.initial[p], Mastered(NetParameterValues(net_, static_cast<int>(p), 0)));
+    }
+    for (size_t s = 0; s < trace_.steps.size(); ++s) {
+      where_ = absl::StrCat("step ", s, ": ");
+      Step(s);
+    }
+  }
+
+ private:
+  void Fail(const std::string& what) { result_.failures.push_back(absl::StrCat(where_, what)); }
+
+  // 2^-120 absolute: denormal numbers.
+  void Expect(const std::string& kind, float got, const Approximate& want, const std::string& where) {
+    NetComparison::Kind& k = result_.kinds[kind];
+    ++k.numbers;
+    if (!std::isfinite(want.error) || !std::isfinite(want.value)) {
+      ++k.unbounded;
+      return;
+    }
+    const double difference = std::abs(got - want.value), bound = want.error + 0x1p-120;
+    k.bounds += bound;
+    k.values += std::abs(want.value);
+    if (!(difference <= bound)) {
+      Fail(absl::StrCat(kind, " ", where, " is ", got, ", the program has ", want.value, " within ", bound));
+    }
+    k.largest =
+        std::max(k.largest, std::isnan(difference) ? std::numeric_limits<double>::infinity() : difference / bound);
+  }
+  void Expect(const std::string& kind, const std::vector<float>& got, const Values& want, const std::string& where) {
+    if (got.size() != want.size()) return Fail(absl::StrCat(kind, " ", where, " has ", got.size(), " elements"));
+    for (size_t i = 0; i < got.size(); ++i) Expect(kind, got[i], want[i], absl::StrCat(where, "[", i, "]"));
+  }
+  void ExpectSame(const std::string& kind, size_t p, const std::vector<float>& got, const std::vector<float>& want) {
+    if (got != want) Fail(absl::StrCat(kind, " ", net_.parameters[p].name, " has changed or was not written"));
+    ++result_.kinds[kind].numbers;
+  }
+
+  std::vector<float> Mastered(std::vector<float> values) const {
+    if (setting_.master == DType::kBFloat16) {
+      for (float& value : values) value = float(BFloat16(value));
+    }
+    return values;
+  }
+
+  // What compute reads.
+  NetWeights WeightsOf(const std::vector<std::vector<float>>& masters) const {
+    NetWeights weights(masters.size());
+    for (size_t p = 0; p < masters.size(); ++p) {
+      const bool rounds = net_.parameters[p].spec.dtype == DType::kBFloat16;
+      for (const float value : masters[p]) weights[p].push_back({rounds ? float(BFloat16(value)) : value, 0});
+    }
+    return weights;
+  }
+
+  void Step(size_t s) {
+    const NetStep& step = setting_.steps[s];
+    const NetStepTrace& trace = trace_.steps[s];
+    for (size_t p = 0; p < net_.parameters.size(); ++p) {
+      const std::vector<float>& last = s == 0 ? trace_.initial[p] : trace_.steps[s - 1].after[p];
+      const bool written = step.writes == static_cast<int>(p);
+      ExpectSame("kept", p, trace.before[p],
+                 written ? Mastered(NetParameterValues(net_, step.writes, static_cast<int64_t>(s))) : last);
+    }
+    if (step.discard_after >= 0) {
+      if (!trace.metrics.empty()) Fail("a discarded step has metrics");
+      ExpectUnchanged(trace);
+    } else if (step.infinite) {
+      SkippedStep(trace);
+      ++ended_;
+    } else {
+      TrainedStep(s, step, trace);
+      ++ended_;
+    }
+    Evaluation(s, trace);
+  }
+
+  void ExpectUnchanged(const NetStepTrace& trace) {
+    for (size_t p = 0; p < net_.parameters.size(); ++p) ExpectSame("unchanged", p, trace.after[p], trace.before[p]);
+  }
+
+  // Where the infinite element reaches no gradient, the optimizer's state is no longer known.
+  void SkippedStep(const NetStepTrace& trace) {
+    bool finite = true;
+    for (const std::vector<float>& gradient : trace.gradients) {
+      for (const float value : gradient) finite = finite && std::isfinite(value);
+    }
+    if (trace.metrics.size() != 1) return Fail("metrics are missing");
+    if (trace.metrics[0].skipped == finite) {
+      Fail(absl::StrCat("gradients are ", finite ? "finite" : "not finite", ", skipped ", trace.metrics[0].skipped));
+    }
+    if (finite) updates_known_ = false;
+    if (!finite) ExpectUnchanged(trace);
+    ++result_.kinds[finite ? "infinite inputs" : "skipped"].numbers;
+  }
+
+  void TrainedStep(size_t s, const NetStep& step, const NetStepTrace& trace) {
+    const NetWeights weights = WeightsOf(trace.before);
+    const int ranks = setting_.world.size, microbatches = step.values.microbatches;
+    const bool once = setting_.train.run.plan.reduce == Reduce::kOncePerStep;
+    Total loss;
+    std::vector<std::vector<Total>> totals;
+    for (const Values& w : weights) totals.emplace_back(w.size());
+    for (int rank = 0; rank < ranks; ++rank) {
+      NetWeights gradients(weights.size());
+      for (int m = 0; m < microbatches; ++m) {
+        const NetBatch batch = MakeBatch(net_, static_cast<int64_t>(s), m, rank);
+        const std::vector<Values> values = NetForward(net_, weights, batch);
+        const std::vector<Values> value_gradients =
+            NetBackward(net_, weights, batch, values, setting_.train.loss_scale, gradient_dtypes_, gradients);
+        loss.Add(values[net_.loss][0]);
+        if (m + 1 == microbatches) Tensors(rank, trace, values, value_gradients);
+        if (once && m + 1 < microbatches) continue;
+        for (size_t p = 0; p < totals.size(); ++p) {
+          for (size_t i = 0; i < gradients[p].size(); ++i) totals[p][i].Add(gradients[p][i]);
+        }
+        gradients.assign(weights.size(), {});
+      }
+    }
+    if (trace.metrics.size() != 1) return Fail("metrics are missing");
+    const StepMetrics& metrics = trace.metrics[0];
+    if (metrics.skipped) return Fail("skipped");
+    if (metrics.step != ended_) Fail(absl::StrCat("metrics are of step ", metrics.step, " instead of ", ended_));
+    if (metrics.loss_scale != setting_.train.loss_scale) Fail("another loss scale");
+    Expect("loss", metrics.loss, loss.DividedBy(ranks * microbatches, 2 * kUnit), "");
+    const NetWeights gradients = Gradients(step, trace, totals);
+    const Approximate norm = Norm(gradients);
+    Expect("norm", metrics.gradient_norm, norm, "");
+    Parameters(step, trace, gradients, norm);
+  }
+
+  void Tensors(int rank, const NetStepTrace& trace, const std::vector<Values>& values,
+               const std::vector<Values>& gradients) {
+    for (size_t v = 0; v < net_.values.size(); ++v) {
+      const std::string where = absl::StrCat(net_.values[v].name, " of rank ", rank);
+      if (net_.values[v].kind == TensorKind::kOutput) Expect("output", trace.outputs[rank][v], values[v], where);
+      if (net_.values[v].keep_gradient) {
+        // 0 where no call read it.
+        const Values zero(values[v].size());
+        Expect("input gradient", trace.input_gradients[rank][v], gradients[v].empty() ? zero : gradients[v], where);
+      }
+    }
+  }
+
+  // The divided gradients; where they were read, these.
+  NetWeights Gradients(const NetStep& step, const NetStepTrace& trace, const std::vector<std::vector<Total>>& totals) {
+    const int ranks = setting_.world.size, microbatches = step.values.microbatches;
+    const double mean = ranks * microbatches;
+    const double divisor =
+        (step.values.gradient_divisor == 0 ? mean : step.values.gradient_divisor) * setting_.train.loss_scale;
+    NetWeights gradients(totals.size());
+    for (size_t p = 0; p < totals.size(); ++p) {
+      const ParameterSpec& spec = net_.parameters[p].spec;
+      if (!spec.trainable) continue;
+      const double wire = Epsilon(spec.wire.value_or(setting_.train.run.plan.wire));
+      const double roundings = (1 + ranks) * wire + (ranks + microbatches + 3) * kUnit;
+      for (const Total& total : totals[p]) gradients[p].push_back(total.DividedBy(divisor, roundings));
+      if (!step.reads_gradients) continue;
+      Expect("gradient", trace.gradients[p], gradients[p], spec.name);
+      for (size_t i = 0; i < gradients[p].size() && i < trace.gradients[p].size(); ++i) {
+        const double value = trace.gradients[p][i];
+        gradients[p][i] = {value, 2 * kUnit * std::abs(value)};
+      }
+    }
+    return gradients;
+  }
+
+  static Approximate Norm(const NetWeights& gradients) {
+    double squares = 0, errors = 0;
+    for (const Values& parameter : gradients) {
+      for (const Approximate& g : parameter) {
+        squares += g.value * g.value;
+        errors += g.error * g.error;
+      }
+    }
+    const double norm = std::sqrt(squares);
+    return {norm, std::sqrt(errors) + 2 * kUnit * norm};
+  }
+
+  Approximate ClipFactor(const Approximate& norm) const {
+    if (!setting_.train.clip_norm.has_value()) return {1, 0};
+    const double clip = *setting_.train.clip_norm;
+    const auto factor = [&](double n) { return n > clip ? clip / n : 1; };
+    const double value = factor(norm.value), high = factor(norm.value - norm.error);
+    const double low = factor(norm.value + norm.error);
+    return {value, std::max(high - value, value - low) + 2 * kUnit * value};
+  }
+
+  void Parameters(const NetStep& step, const NetStepTrace& trace, const NetWeights& gradients,
+                  const Approximate& norm) {
+    const Approximate clip = ClipFactor(norm);
+    updates_.NextStep();
+    for (size_t p = 0; p < net_.parameters.size(); ++p) {
+      if (!net_.parameters[p].spec.trainable) {
+        ExpectSame("frozen", p, trace.after[p], trace.before[p]);
+        continue;
+      }
+      Values want;
+      for (size_t i = 0; i < gradients[p].size(); ++i) {
+        const Approximate after =
+            updates_.Update(p, i, trace.before[p][i], Product(gradients[p][i], clip), step.values.learning_rate);
+        want.push_back(setting_.master == DType::kBFloat16 ? Stored(after, DType::kBFloat16) : after);
+      }
+      if (updates_known_) Expect("parameter", trace.after[p], want, net_.parameters[p].name);
+    }
+  }
+
+  void Evaluation(size_t s, const NetStepTrace& trace) {
+    if (trace.evaluated.empty()) return;
+    const NetWeights weights = WeightsOf(trace.after);
+    for (int rank = 0; rank < setting_.world.size; ++rank) {
+      const NetBatch batch = EvaluationBatch(net_, static_cast<int64_t>(s), rank);
+      Expect("evaluation", trace.evaluated[rank], NetForward(net_, weights, batch)[net_.loss][0],
+             absl::StrCat("of rank ", rank));
+    }
+  }
+
+  const Net& net_;
+  const NetSetting& setting_;
+  const NetTrace& trace_;
+  NetComparison& result_;
+  Updates updates_;
+  std::vector<DType> gradient_dtypes_;
+  std::string where_;
+  int64_t ended_ = 0;  // steps that were not discarded
+  bool updates_known_ = true;
+};
+
+}  // namespace
+
+void NetComparison::Add(const NetComparison& other) {
+  for (const auto& [name, kind] : other.kinds) {
+    Kind& sum = kinds[name];
+    sum.numbers += kind.numbers;
+    sum.largest = std::max(sum.largest, kind.largest);
+    sum.bounds += kind.bounds;
+    sum.values += kind.values;
+    sum.unbounded += kind.unbounded;
+  }
+  failures.insert(failures.end(), other.failures.begin(), other.failures.end());
+}
+
+void CompareWithProgram(const Net& net, const NetSetting& setting, const NetTrace& trace, NetComparison& result) {
+  Comparison(net, setting, trace, result).Run();
+}
+
+}  // namespace reprise::testing
