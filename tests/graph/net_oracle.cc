@@ -9,6 +9,8 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <limits>
+#include <utility>
 
 #include "tests/graph/random_net.h"
 
@@ -85,6 +87,7 @@ class NetLoop {
       for (const float value : batch_.values[v]) values_[v].push_back({value, 0});
     }
     for (const NetCall& call : net_.calls) Forward(call);
+    if (unbounded_) Unbound(values_);
     return values_;
   }
 
@@ -93,17 +96,32 @@ class NetLoop {
     parameter_gradients_ = &gradients;
     gradients_.resize(net_.values.size());
     gradients_[net_.loss] = {{loss_scale, 0}};
+    unbounded_ = std::isinf(values_[net_.loss][0].error);
     for (size_t i = net_.calls.size(); i-- > 0;) Backward(net_.calls[i]);
+    if (unbounded_) {
+      Unbound(gradients_);
+      Unbound(gradients);
+    }
     return gradients_;
   }
 
  private:
   size_t Width(int value) const { return static_cast<size_t>(net_.values[value].width); }
 
+  static void Unbound(std::vector<Values>& lists) {
+    for (Values& list : lists) {
+      for (Approximate& a : list) a.error = std::numeric_limits<double>::infinity();
+    }
+  }
+  Approximate StoredBounded(const Approximate& a, DType dtype) {
+    unbounded_ = unbounded_ || !(Magnitude(a) < kLargestBounded);
+    return Stored(a, dtype);
+  }
+
   // ---- forward ----
 
   void Store(int value, Values result) {
-    for (Approximate& a : result) a = Stored(a, net_.values[value].dtype);
+    for (Approximate& a : result) a = StoredBounded(a, net_.values[value].dtype);
     values_[value] = std::move(result);
   }
 
@@ -353,11 +371,11 @@ class NetLoop {
 
   // ---- backward ----
 
-  static void AddTerms(Values& sums, const Values& terms, DType dtype, bool assign) {
+  void AddTerms(Values& sums, const Values& terms, DType dtype, bool assign) {
     if (assign) sums.assign(terms.size(), {});
     for (size_t i = 0; i < terms.size(); ++i) {
-      const Approximate term = Stored(terms[i], dtype);
-      sums[i] = assign ? term : Stored({sums[i].value + term.value, sums[i].error + term.error}, dtype);
+      const Approximate term = StoredBounded(terms[i], dtype);
+      sums[i] = assign ? term : StoredBounded({sums[i].value + term.value, sums[i].error + term.error}, dtype);
     }
   }
   void AddInput(int value, const Values& terms) {
@@ -552,6 +570,7 @@ class NetLoop {
   const NetWeights& weights_;
   const NetBatch& batch_;
   size_t rows_;
+  bool unbounded_ = false;
   std::vector<Values> values_, gradients_;
   absl::Span<const DType> gradient_dtypes_;
   NetWeights* parameter_gradients_ = nullptr;

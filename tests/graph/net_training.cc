@@ -1,8 +1,10 @@
 #include "tests/graph/net_training.h"
 
+#include <algorithm>
 #include <cstring>
 #include <limits>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -28,11 +30,7 @@ bool HasExternal(const Net& net) {
 }
 
 // What changes no bit.
-void DrawMechanics(const Net& net, Random& random, NetSetting& setting) {
-  setting.world.order =
-      OneOf(random, {ReplayOrder::kIssue, ReplayOrder::kAdversarial, ReplayOrder::kAdversarial, ReplayOrder::kThreads});
-  setting.world.seed = random.Next();
-  PlanOptions& plan = setting.train.run.plan;
+void DrawPlan(const Net& net, Random& random, const std::vector<NetStep>& steps, PlanOptions& plan) {
   plan.weight_slots.reset();
   plan.gradient_slots.reset();
   plan.prefetch_depth.reset();
@@ -45,15 +43,25 @@ void DrawMechanics(const Net& net, Random& random, NetSetting& setting) {
   // A carried tail needs a reduction in every graph.
   if (plan.reduce == Reduce::kEveryMicrobatch && random.Chance(40)) plan.tail = Tail::kCarried;
   int per_graph = static_cast<int>(1 + random.Below(3));
-  for (const NetStep& step : setting.steps) {
+  for (const NetStep& step : steps) {
     if (step.values.microbatches % per_graph != 0) per_graph = 1;
   }
   plan.microbatches_per_graph = HasExternal(net) ? 1 : per_graph;
+}
+
+void DrawMechanics(const Net& net, Random& random, NetSetting& setting) {
+  setting.world.order =
+      OneOf(random, {ReplayOrder::kIssue, ReplayOrder::kAdversarial, ReplayOrder::kAdversarial, ReplayOrder::kThreads});
+  setting.world.seed = random.Next();
+  DrawPlan(net, random, setting.steps, setting.train.run.plan);
+  setting.other_plan = setting.train.run.plan;
+  DrawPlan(net, random, setting.steps, setting.other_plan);
   setting.train.run.execution = random.Chance(75) ? Execution::kGraph : Execution::kEager;
   setting.train.run.check_writes = random.Chance(50);
-  setting.forward.plan.weight_slots = plan.weight_slots;
+  setting.forward.plan.weight_slots = setting.train.run.plan.weight_slots;
   setting.forward.plan.residency = OneOf(random, {Residency::kKeep, Residency::kOff});
   setting.shares_arena = random.Chance(60);
+  setting.marks_changed = random.Chance(15);
 }
 
 Optimizer DrawOptimizer(Random& random) {
@@ -69,7 +77,7 @@ Optimizer DrawOptimizer(Random& random) {
 void DrawSteps(const Net& net, Random& random, NetSetting& setting) {
   const int64_t steps = 1 + random.Below(4);
   const int equal = static_cast<int>(1 + random.Below(3));
-  const bool varies = random.Chance(25);
+  const bool varies = random.Chance(25), two_sessions = random.Chance(12);
   for (int64_t s = 0; s < steps; ++s) {
     NetStep step;
     step.values.learning_rate = OneOf(random, {0.0f, 0.001f, 0.1f, 0.5f});
@@ -82,6 +90,7 @@ void DrawSteps(const Net& net, Random& random, NetSetting& setting) {
     if (step.infinite) step.reads_gradients = true;
     if (s > 0 && random.Chance(12))
       step.writes = static_cast<int>(random.Below(static_cast<int64_t>(net.parameters.size())));
+    if (two_sessions) step.session = static_cast<int>(random.Below(2));
     setting.forward_session = setting.forward_session || step.evaluates;
     setting.steps.push_back(step);
   }
@@ -96,7 +105,7 @@ class NetTraining {
   absl::StatusOr<NetTrace> Run() {
     REPRISE_RETURN_IF_ERROR(Start());
     for (size_t s = 0; s < setting_.steps.size(); ++s) REPRISE_RETURN_IF_ERROR(RunStep(static_cast<int64_t>(s)));
-    REPRISE_RETURN_IF_ERROR(session_->Synchronize());
+    REPRISE_RETURN_IF_ERROR(world_->Synchronize());
     return std::move(trace_);
   }
 
@@ -104,9 +113,11 @@ class NetTraining {
   absl::Status Start() {
     REPRISE_ASSIGN_OR_RETURN(world_, CreateHostWorld(setting_.world));
     REPRISE_ASSIGN_OR_RETURN(parameters_, ShardedParameters::Create(world_, built_.model, setting_.master));
-    TrainOptions options = setting_.train;
-    AddExternalBuffers(options.run);
-    REPRISE_ASSIGN_OR_RETURN(session_, TrainSession::Create(parameters_, built_.model, built_.compute, options));
+    REPRISE_ASSIGN_OR_RETURN(sessions_[0], NewSession(setting_.train.run.plan));
+    for (const NetStep& step : setting_.steps) {
+      if (step.session == 0 || sessions_[1] != nullptr) continue;
+      REPRISE_ASSIGN_OR_RETURN(sessions_[1], NewSession(setting_.other_plan));
+    }
     if (setting_.forward_session) REPRISE_RETURN_IF_ERROR(StartForward());
     if (net_.seed % 2 == 0) {
       for (size_t p = 0; p < net_.parameters.size(); ++p) REPRISE_RETURN_IF_ERROR(Write(static_cast<int>(p), 0));
@@ -120,6 +131,13 @@ class NetTraining {
     }
     REPRISE_ASSIGN_OR_RETURN(trace_.initial, ReadParameters());
     return absl::OkStatus();
+  }
+
+  absl::StatusOr<std::unique_ptr<TrainSession>> NewSession(const PlanOptions& plan) {
+    TrainOptions options = setting_.train;
+    options.run.plan = plan;
+    AddExternalBuffers(options.run);
+    return TrainSession::Create(parameters_, built_.model, built_.compute, options);
   }
 
   void AddExternalBuffers(RunOptions& run) {
@@ -144,7 +162,7 @@ class NetTraining {
     RunOptions options = setting_.forward;
     AddExternalBuffers(options);
     if (setting_.shares_arena) {
-      auto session = ForwardSession::Create(parameters_, variants, options, session_.get());
+      auto session = ForwardSession::Create(parameters_, variants, options, sessions_[0].get());
       if (session.ok()) {
         forward_ = *std::move(session);
         trace_.shared_arena = true;
@@ -196,27 +214,29 @@ class NetTraining {
   absl::Status RunStep(int64_t s) {
     const NetStep& step = setting_.steps[s];
     NetStepTrace& trace = trace_.steps.emplace_back();
+    TrainSession& session = *sessions_[step.session];
+    if (setting_.marks_changed) REPRISE_RETURN_IF_ERROR(session.MarkParametersChanged());
     if (step.writes >= 0) REPRISE_RETURN_IF_ERROR(Write(step.writes, s));
     REPRISE_ASSIGN_OR_RETURN(trace.before, ReadParameters());
-    REPRISE_RETURN_IF_ERROR(session_->BeginStep(step.values));
+    REPRISE_RETURN_IF_ERROR(session.BeginStep(step.values));
     const bool discards = step.discard_after >= 0;
     const int microbatches = discards ? step.discard_after : step.values.microbatches;
     for (int m = 0; m < microbatches; ++m) {
       for (const int rank : world_->local_ranks()) {
         NetBatch batch = MakeBatch(net_, s, m, rank);
         if (step.infinite && m == 0 && rank == world_->size() - 1) MakeInfinite(batch);
-        REPRISE_RETURN_IF_ERROR(Copy(*session_, rank, batch));
+        REPRISE_RETURN_IF_ERROR(Copy(session, rank, batch));
       }
-      REPRISE_RETURN_IF_ERROR(session_->RunMicrobatch());
+      REPRISE_RETURN_IF_ERROR(session.RunMicrobatch());
     }
     if (discards) {
-      REPRISE_RETURN_IF_ERROR(session_->DiscardGradients());
+      REPRISE_RETURN_IF_ERROR(session.DiscardGradients());
     } else {
-      REPRISE_RETURN_IF_ERROR(ReadResults(step, trace));
-      REPRISE_RETURN_IF_ERROR(session_->EndStep());
-      REPRISE_RETURN_IF_ERROR(session_->Synchronize());
+      REPRISE_RETURN_IF_ERROR(ReadResults(session, step, trace));
+      REPRISE_RETURN_IF_ERROR(session.EndStep());
+      REPRISE_RETURN_IF_ERROR(session.Synchronize());
     }
-    trace.metrics = session_->PollMetrics();
+    trace.metrics = session.PollMetrics();
     if (step.evaluates) REPRISE_RETURN_IF_ERROR(Evaluate(s, trace));
     REPRISE_ASSIGN_OR_RETURN(trace.after, ReadParameters());
     return absl::OkStatus();
@@ -228,11 +248,11 @@ class NetTraining {
     }
   }
 
-  absl::Status ReadResults(const NetStep& step, NetStepTrace& trace) {
+  absl::Status ReadResults(TrainSession& session, const NetStep& step, NetStepTrace& trace) {
     for (const NetParameter& p : net_.parameters) {
       std::vector<float>& gradient = trace.gradients.emplace_back();
       if (!step.reads_gradients || !p.spec.trainable) continue;
-      REPRISE_ASSIGN_OR_RETURN(gradient, session_->ReadGradient(p.name));
+      REPRISE_ASSIGN_OR_RETURN(gradient, session.ReadGradient(p.name));
     }
     for (const int rank : world_->local_ranks()) {
       std::vector<std::vector<float>>& outputs = trace.outputs.emplace_back(net_.values.size());
@@ -245,14 +265,14 @@ class NetTraining {
           for (const BFloat16 element : narrow) to.push_back(float(element));
         };
         if (value.kind == TensorKind::kOutput && wide) {
-          REPRISE_ASSIGN_OR_RETURN(outputs[v], session_->ReadOutput<float>(rank, id));
+          REPRISE_ASSIGN_OR_RETURN(outputs[v], session.ReadOutput<float>(rank, id));
         } else if (value.kind == TensorKind::kOutput) {
-          REPRISE_ASSIGN_OR_RETURN(const std::vector<BFloat16> narrow, session_->ReadOutput<BFloat16>(rank, id));
+          REPRISE_ASSIGN_OR_RETURN(const std::vector<BFloat16> narrow, session.ReadOutput<BFloat16>(rank, id));
           widen(narrow, outputs[v]);
         } else if (value.keep_gradient && wide) {
-          REPRISE_ASSIGN_OR_RETURN(gradients[v], session_->ReadInputGradient<float>(rank, id));
+          REPRISE_ASSIGN_OR_RETURN(gradients[v], session.ReadInputGradient<float>(rank, id));
         } else if (value.keep_gradient) {
-          REPRISE_ASSIGN_OR_RETURN(const std::vector<BFloat16> narrow, session_->ReadInputGradient<BFloat16>(rank, id));
+          REPRISE_ASSIGN_OR_RETURN(const std::vector<BFloat16> narrow, session.ReadInputGradient<BFloat16>(rank, id));
           widen(narrow, gradients[v]);
         }
       }
@@ -286,10 +306,24 @@ class NetTraining {
   std::vector<External> external_;  // outlives the sessions
   std::shared_ptr<World> world_;
   std::shared_ptr<ShardedParameters> parameters_;
-  std::unique_ptr<TrainSession> session_;
+  std::unique_ptr<TrainSession> sessions_[2];
   std::unique_ptr<ForwardSession> forward_;
   NetTrace trace_;
 };
+
+std::string PlanToString(const PlanOptions& plan) {
+  const auto number = [](std::optional<int> n) { return n.has_value() ? absl::StrCat(*n) : std::string("-"); };
+  std::string text =
+      absl::StrCat("weight slots ", number(plan.weight_slots), ", gradient slots ", number(plan.gradient_slots),
+                   ", prefetch ", number(plan.prefetch_depth), ", per graph ", number(plan.microbatches_per_graph),
+                   plan.residency == Residency::kKeep ? ", residency" : "",
+                   plan.reduce == Reduce::kOncePerStep ? ", once per step" : "",
+                   plan.tail == Tail::kCarried ? ", carried" : "", ", ", std::string(reprise::Name(plan.transport)));
+  for (const TransportChoice& choice : plan.transport_choices) {
+    absl::StrAppend(&text, " from ", choice.unit_bytes, " ", std::string(reprise::Name(choice.transport)));
+  }
+  return absl::StrCat(text, ", wire ", std::string(reprise::Name(plan.wire)));
+}
 
 }  // namespace
 
@@ -326,21 +360,17 @@ NetSetting WithTheSameBits(const Net& net, const NetSetting& setting, Random& ra
 }
 
 std::string NetSetting::ToString() const {
-  const PlanOptions& plan = train.run.plan;
-  const auto number = [](std::optional<int> n) { return n.has_value() ? absl::StrCat(*n) : std::string("-"); };
   constexpr const char* kOrders[] = {"issue", "adversarial", "threads"};
-  constexpr const char* kTransports[] = {"auto", "default", "symmetric", "copy_engine"};
   std::string text = absl::StrCat(
       "world size ", world.size, ", ", kOrders[static_cast<int>(world.order)], " ", world.seed, ", masters ",
-      std::string(Name(master)), ", weight slots ", number(plan.weight_slots), ", gradient slots ",
-      number(plan.gradient_slots), ", prefetch ", number(plan.prefetch_depth), ", per graph ",
-      number(plan.microbatches_per_graph), plan.residency == Residency::kKeep ? ", residency" : "",
-      plan.reduce == Reduce::kOncePerStep ? ", once per step" : "", plan.tail == Tail::kCarried ? ", carried" : "",
-      ", ", kTransports[static_cast<int>(plan.transport)], plan.transport_choices.empty() ? "" : " ",
-      plan.transport_choices.empty() ? std::string() : reprise::ToText(plan.transport_choices), ", wire ",
-      std::string(Name(plan.wire)), train.run.execution == Execution::kEager ? ", eager" : "",
-      train.run.check_writes ? ", check_writes" : "", ", clip ", train.clip_norm.value_or(0), ", loss scale ",
-      train.loss_scale, "\n  ");
+      std::string(Name(master)), train.run.execution == Execution::kEager ? ", eager" : "",
+      train.run.check_writes ? ", check_writes" : "", marks_changed ? ", marks changed" : "", ", clip ",
+      train.clip_norm.value_or(0), ", loss scale ", train.loss_scale, "\n  ", PlanToString(train.run.plan));
+  const auto other = [](const NetStep& step) { return step.session == 1; };
+  if (std::any_of(steps.begin(), steps.end(), other)) {
+    absl::StrAppend(&text, "\n  other session: ", PlanToString(other_plan));
+  }
+  text += "\n  ";
   if (const AdamW* adamw = std::get_if<AdamW>(&train.optimizer)) {
     absl::StrAppend(&text, "AdamW ", adamw->beta1, " ", adamw->beta2, " ", adamw->epsilon, " ", adamw->weight_decay);
   } else {
@@ -352,7 +382,7 @@ std::string NetSetting::ToString() const {
                     " divisor ", step.values.gradient_divisor,
                     step.discard_after >= 0 ? absl::StrCat(" discard after ", step.discard_after) : "",
                     step.evaluates ? " evaluates" : "", step.writes >= 0 ? absl::StrCat(" writes p", step.writes) : "",
-                    step.infinite ? " infinite" : "");
+                    step.infinite ? " infinite" : "", step.session == 1 ? " other session" : "");
   }
   return text;
 }

@@ -21,11 +21,14 @@ struct NetStep {
   bool evaluates = false;       // between this step and the next, by a forward session
   int writes = -1;              // a parameter to be written before the step
   bool infinite = false;        // one element of one rank's inputs is infinite
+  int session = 0;              // 1: the other training session on the same parameters makes it
 };
 
 struct NetSetting {
   HostWorldOptions world = {};
   TrainOptions train = {};
+  PlanOptions other_plan = {};  // of the other session, if a step names it
+  bool marks_changed = false;   // MarkParametersChanged before each step
   DType master = DType::kFloat32;
   bool shares_arena = false;  // by the forward session
   bool forward_session = false;
@@ -36,7 +39,7 @@ struct NetSetting {
 };
 NetSetting RandomNetSetting(const Net& net, Random& random);
 // Other settings that a training's bits do not depend on: the order of replay, slots, prefetch, residency, tail,
-// microbatches per graph, execution, and which of the transports that exchange parts.
+// microbatches per graph, execution, MarkParametersChanged, and which of the transports that exchange parts.
 NetSetting WithTheSameBits(const Net& net, const NetSetting& setting, Random& random);
 
 // What a step left; all by local rank or parameter where there are several.

@@ -24,7 +24,7 @@ class NetGenerator {
   Net Generate() && {
     ChooseSizes();
     AddSource();
-    const int64_t calls = 1 + random_.Below(9);
+    const int64_t calls = Chance(5) ? 10 + random_.Below(20) : 1 + random_.Below(9);
     for (int64_t i = 0; i < calls; ++i) AddSomething();
     AddHeads();
     AddIdleParameters();

@@ -115,6 +115,10 @@ NetBatch MakeBatch(const Net& net, int64_t step, int microbatch, int rank);
 
 using NetWeights = std::vector<std::vector<Approximate>>;  // by parameter
 
+// Above it sums of squares may overflow in float32, and no bound holds: where one value of a batch is larger, the
+// errors of all are infinite.
+inline constexpr double kLargestBounded = 0x1p60;
+
 // By index into Net::values.
 std::vector<std::vector<Approximate>> NetForward(const Net& net, const NetWeights& weights, const NetBatch& batch);
 

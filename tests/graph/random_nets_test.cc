@@ -47,6 +47,7 @@ bool AnyValue(const Net& net, const std::function<bool(const NetValue&)>& is) {
 
 void CountNet(const Net& net, Coverage& coverage) {
   ++coverage["nets"];
+  coverage["calls"] += static_cast<int64_t>(net.calls.size());
   std::vector<int> uses(net.parameters.size()), readers(net.values.size());
   std::map<int, int> calls_by_unit;
   bool twice = false, backwards = false;
@@ -70,6 +71,7 @@ void CountNet(const Net& net, Coverage& coverage) {
     const NetOp wanted = static_cast<NetOp>(op);
     count(absl::StrCat("op ", Name(wanted)), AnyCall(net, [&](const NetCall& c) { return c.op == wanted; }));
   }
+  count("20 calls or more", net.calls.size() >= 20);
   const auto several = [](int n) { return n > 1; };
   count("tied parameter", std::any_of(uses.begin(), uses.end(), several));
   count("parameter twice in a call", twice);
@@ -115,6 +117,9 @@ void CountSetting(const NetSetting& setting, Coverage& coverage) {
   count("SGD", std::holds_alternative<Sgd>(setting.train.optimizer));
   count("clipped", setting.train.clip_norm.has_value());
   count("loss scale", setting.train.loss_scale != 1);
+  count("MarkParametersChanged", setting.marks_changed);
+  count("two training sessions",
+        std::any_of(setting.steps.begin(), setting.steps.end(), [](const NetStep& step) { return step.session == 1; }));
   for (const NetStep& step : setting.steps) {
     ++coverage["steps"];
     coverage["microbatches"] += step.values.microbatches;
@@ -143,12 +148,16 @@ struct NetRun {
 
 // Fewer gradient slots than a call has units may do, or be refused: then there are as many.
 absl::StatusOr<NetTrace> TrainWithEnoughSlots(const Net& net, NetSetting& setting, NetRun& run) {
-  std::optional<int>& slots = setting.train.run.plan.gradient_slots;
   absl::StatusOr<NetTrace> trace = Train(net, setting);
-  if (!absl::IsResourceExhausted(trace.status()) || !slots.has_value() || *slots >= net.units_of_a_call()) return trace;
-  EXPECT_THAT(trace, StatusIs(absl::StatusCode::kResourceExhausted, ::testing::HasSubstr("raise gradient_slots")));
+  if (!absl::IsResourceExhausted(trace.status())) return trace;
+  EXPECT_THAT(trace.status().message(), ::testing::HasSubstr("raise gradient_slots"));
   ++run.coverage["refused with too few gradient slots"];
-  slots = net.units_of_a_call();
+  bool too_few = false;
+  for (PlanOptions* plan : {&setting.train.run.plan, &setting.other_plan}) {
+    too_few = too_few || plan->gradient_slots.value_or(2) < net.units_of_a_call();
+    plan->gradient_slots = std::max(plan->gradient_slots.value_or(2), net.units_of_a_call());
+  }
+  EXPECT_TRUE(too_few) << net.ToString() << setting.ToString();
   return Train(net, setting);
 }
 
