@@ -129,6 +129,7 @@ class Comparison {
   }
 
   void Run() {
+    last_ = &trace_.initial;
     for (size_t p = 0; p < net_.parameters.size(); ++p) {
       ExpectSame("initial", p, trace_.initial[p], Mastered(NetParameterValues(net_, static_cast<int>(p), 0)));
     }
@@ -188,10 +189,7 @@ class Comparison {
     const NetStep& step = setting_.steps[s];
     const NetStepTrace& trace = trace_.steps[s];
     for (size_t p = 0; p < net_.parameters.size(); ++p) {
-      const std::vector<float>& last = s == 0 ? trace_.initial[p] : trace_.steps[s - 1].after[p];
-      const bool written = step.writes == static_cast<int>(p);
-      ExpectSame("kept", p, trace.before[p],
-                 written ? Mastered(NetParameterValues(net_, step.writes, static_cast<int64_t>(s))) : last);
+      ExpectKept(p, step.writes, WriteBefore(static_cast<int64_t>(s)), *last_, trace.before);
     }
     if (step.discard_after >= 0) {
       if (!trace.metrics.empty()) Fail("a discarded step has metrics");
@@ -203,7 +201,15 @@ class Comparison {
       TrainedStep(s, step, trace);
       ++ended_[step.session];
     }
-    Evaluation(s, trace);
+    last_ = &trace.after;
+    for (size_t e = 0; e < trace.evaluations.size(); ++e) Evaluation(s, e, trace.evaluations[e]);
+  }
+
+  // Where `written` is another parameter, it has its last values.
+  void ExpectKept(size_t p, int written, int64_t write, const std::vector<std::vector<float>>& last,
+                  const std::vector<std::vector<float>>& now) {
+    const bool is_written = written == static_cast<int>(p);
+    ExpectSame("kept", p, now[p], is_written ? Mastered(NetParameterValues(net_, written, write)) : last[p]);
   }
 
   void ExpectUnchanged(const NetStepTrace& trace) {
@@ -355,13 +361,17 @@ class Comparison {
     }
   }
 
-  void Evaluation(size_t s, const NetStepTrace& trace) {
-    if (trace.evaluated.empty()) return;
-    const NetWeights weights = WeightsOf(trace.after);
+  void Evaluation(size_t s, size_t e, const NetStepTrace::Evaluation& evaluation) {
+    const int64_t step = static_cast<int64_t>(s);
+    const int written = e == 1 ? setting_.steps[s].writes_between : -1;
+    for (size_t p = 0; p < net_.parameters.size(); ++p) {
+      ExpectKept(p, written, WriteBetween(step), *last_, evaluation.parameters);
+    }
+    last_ = &evaluation.parameters;
+    const NetWeights weights = WeightsOf(evaluation.parameters);
     for (int rank = 0; rank < setting_.world.size; ++rank) {
-      const NetBatch batch = EvaluationBatch(net_, static_cast<int64_t>(s), rank);
-      Expect("evaluation", trace.evaluated[rank], NetForward(net_, weights, batch)[net_.loss][0],
-             absl::StrCat("of rank ", rank));
+      const Values loss = NetForward(net_, weights, EvaluationBatch(net_, step, rank))[net_.loss];
+      Expect("evaluation", evaluation.losses[rank], loss[0], absl::StrCat(e, " of rank ", rank));
     }
   }
 
@@ -375,6 +385,7 @@ class Comparison {
   int64_t ended_[2] = {};  // steps that were not discarded
   std::vector<DType> gradient_dtypes_;
   std::string where_;
+  const std::vector<std::vector<float>>* last_ = nullptr;  // parameters as last read
 };
 
 }  // namespace

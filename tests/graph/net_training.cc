@@ -74,6 +74,10 @@ Optimizer DrawOptimizer(Random& random) {
                .weight_decay = OneOf(random, {0.0f, 0.01f, 0.5f})};
 }
 
+int DrawParameter(const Net& net, Random& random) {
+  return static_cast<int>(random.Below(static_cast<int64_t>(net.parameters.size())));
+}
+
 void DrawSteps(const Net& net, Random& random, NetSetting& setting) {
   const int64_t steps = 1 + random.Below(4);
   const int equal = static_cast<int>(1 + random.Below(3));
@@ -85,13 +89,15 @@ void DrawSteps(const Net& net, Random& random, NetSetting& setting) {
     step.values.gradient_divisor = OneOf(random, {0.0, 0.0, 1.0, 3.0, 17.5});
     if (random.Chance(10)) step.discard_after = static_cast<int>(random.Below(step.values.microbatches + 1));
     step.reads_gradients = random.Chance(75);
-    step.evaluates = random.Chance(30);
+    if (random.Chance(30)) step.evaluations = static_cast<int>(1 + random.Below(2));
+    if (step.evaluations > 1 && random.Chance(60)) step.writes_between = DrawParameter(net, random);
     step.infinite = random.Chance(3);
     if (step.infinite) step.reads_gradients = true;
-    if (s > 0 && random.Chance(12))
-      step.writes = static_cast<int>(random.Below(static_cast<int64_t>(net.parameters.size())));
+    // After a discarded step weights are still resident.
+    const bool discarded = s > 0 && setting.steps.back().discard_after >= 0;
+    if (s > 0 && random.Chance(discarded ? 50 : 10)) step.writes = DrawParameter(net, random);
     if (two_sessions) step.session = static_cast<int>(random.Below(2));
-    setting.forward_session = setting.forward_session || step.evaluates;
+    setting.forward_session = setting.forward_session || step.evaluations > 0;
     setting.steps.push_back(step);
   }
 }
@@ -216,7 +222,7 @@ class NetTraining {
     NetStepTrace& trace = trace_.steps.emplace_back();
     TrainSession& session = *sessions_[step.session];
     if (setting_.marks_changed) REPRISE_RETURN_IF_ERROR(session.MarkParametersChanged());
-    if (step.writes >= 0) REPRISE_RETURN_IF_ERROR(Write(step.writes, s));
+    if (step.writes >= 0) REPRISE_RETURN_IF_ERROR(Write(step.writes, WriteBefore(s)));
     REPRISE_ASSIGN_OR_RETURN(trace.before, ReadParameters());
     REPRISE_RETURN_IF_ERROR(session.BeginStep(step.values));
     const bool discards = step.discard_after >= 0;
@@ -237,8 +243,13 @@ class NetTraining {
       REPRISE_RETURN_IF_ERROR(session.Synchronize());
     }
     trace.metrics = session.PollMetrics();
-    if (step.evaluates) REPRISE_RETURN_IF_ERROR(Evaluate(s, trace));
     REPRISE_ASSIGN_OR_RETURN(trace.after, ReadParameters());
+    for (int e = 0; e < step.evaluations; ++e) {
+      if (e == 1 && step.writes_between >= 0) {
+        REPRISE_RETURN_IF_ERROR(Write(step.writes_between, WriteBetween(s)));
+      }
+      REPRISE_RETURN_IF_ERROR(Evaluate(s, trace.evaluations.emplace_back()));
+    }
     return absl::OkStatus();
   }
 
@@ -280,7 +291,8 @@ class NetTraining {
     return absl::OkStatus();
   }
 
-  absl::Status Evaluate(int64_t s, NetStepTrace& trace) {
+  absl::Status Evaluate(int64_t s, NetStepTrace::Evaluation& evaluation) {
+    REPRISE_ASSIGN_OR_RETURN(evaluation.parameters, ReadParameters());
     for (const int rank : world_->local_ranks()) {
       REPRISE_RETURN_IF_ERROR(Copy(*forward_, rank, EvaluationBatch(net_, s, rank), 0));
     }
@@ -288,7 +300,7 @@ class NetTraining {
     for (const int rank : world_->local_ranks()) {
       REPRISE_ASSIGN_OR_RETURN(const std::vector<float> loss,
                                forward_->ReadOutput<float>(rank, 0, built_.values[net_.loss]));
-      trace.evaluated.push_back(loss[0]);
+      evaluation.losses.push_back(loss[0]);
     }
     return absl::OkStatus();
   }
@@ -381,8 +393,10 @@ std::string NetSetting::ToString() const {
     absl::StrAppend(&text, "; rate ", step.values.learning_rate, " microbatches ", step.values.microbatches,
                     " divisor ", step.values.gradient_divisor,
                     step.discard_after >= 0 ? absl::StrCat(" discard after ", step.discard_after) : "",
-                    step.evaluates ? " evaluates" : "", step.writes >= 0 ? absl::StrCat(" writes p", step.writes) : "",
-                    step.infinite ? " infinite" : "", step.session == 1 ? " other session" : "");
+                    step.evaluations > 0 ? absl::StrCat(" evaluations ", step.evaluations) : "",
+                    step.writes_between >= 0 ? absl::StrCat(" p", step.writes_between, " written between") : "",
+                    step.writes >= 0 ? absl::StrCat(" writes p", step.writes) : "", step.infinite ? " infinite" : "",
+                    step.session == 1 ? " other session" : "");
   }
   return text;
 }
@@ -405,7 +419,7 @@ std::string NetTrace::Bytes() const {
     for (const StepMetrics& m : step.metrics) {
       add({static_cast<float>(m.step), m.loss, m.gradient_norm, m.loss_scale, m.skipped ? 1.0f : 0.0f});
     }
-    add(step.evaluated);
+    for (const NetStepTrace::Evaluation& evaluation : step.evaluations) add(evaluation.losses);
   }
   return bytes;
 }

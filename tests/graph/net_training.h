@@ -18,7 +18,8 @@ struct NetStep {
   StepValues values = {};
   int discard_after = -1;       // DiscardGradients after that many microbatches instead of EndStep
   bool reads_gradients = true;  // before EndStep
-  bool evaluates = false;       // between this step and the next, by a forward session
+  int evaluations = 0;          // after the step, by a forward session
+  int writes_between = -1;      // a parameter to be written after the first evaluation
   int writes = -1;              // a parameter to be written before the step
   bool infinite = false;        // one element of one rank's inputs is infinite
   int session = 0;              // 1: the other training session on the same parameters makes it
@@ -48,7 +49,11 @@ struct NetStepTrace {
   std::vector<StepMetrics> metrics;                              // one unless discarded
   std::vector<std::vector<std::vector<float>>> outputs;          // of the last microbatch, by rank and value
   std::vector<std::vector<std::vector<float>>> input_gradients;  // the same
-  std::vector<float> evaluated;                                  // losses of the forward session, by rank
+  struct Evaluation {
+    std::vector<std::vector<float>> parameters;
+    std::vector<float> losses;  // by rank
+  };
+  std::vector<Evaluation> evaluations;
 };
 struct NetTrace {
   std::vector<std::vector<float>> initial;  // parameters as read at the start
@@ -59,9 +64,12 @@ struct NetTrace {
   std::string Bytes() const;
 };
 
-// A value to be set before the first step, or `writes` times later; exact in bfloat16.
+// What is written at first (0) or later; exact in bfloat16.
 std::vector<float> NetParameterValues(const Net& net, int parameter, int64_t write);
-// The batch of an evaluation after step `step`.
+// Of the writes before a step and between its evaluations.
+constexpr int64_t WriteBefore(int64_t step) { return 2 * step + 1; }
+constexpr int64_t WriteBetween(int64_t step) { return 2 * step + 2; }
+// Of an evaluation after step `step`.
 NetBatch EvaluationBatch(const Net& net, int64_t step, int rank);
 
 // Trains. The first error that the library gives.

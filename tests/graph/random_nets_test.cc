@@ -126,7 +126,8 @@ void CountSetting(const NetSetting& setting, Coverage& coverage) {
     count("discarded steps", step.discard_after >= 0);
     count("steps with infinite inputs", step.infinite);
     count("writes between steps", step.writes >= 0);
-    count("evaluations between steps", step.evaluates);
+    coverage["evaluations between steps"] += step.evaluations;
+    count("writes between evaluations", step.writes_between >= 0);
     count("divisors", step.values.gradient_divisor != 0);
   }
 }
