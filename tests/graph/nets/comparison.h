@@ -1,13 +1,13 @@
 // A training of a net against a plain program in double precision: one rank, no shards, the whole batch.
-#ifndef REPRISE_TESTS_GRAPH_NET_CHECK_H_
-#define REPRISE_TESTS_GRAPH_NET_CHECK_H_
+#ifndef REPRISE_TESTS_GRAPH_NETS_COMPARISON_H_
+#define REPRISE_TESTS_GRAPH_NETS_COMPARISON_H_
 
 #include <cstdint>
 #include <map>
 #include <string>
 #include <vector>
 
-#include "tests/graph/net_training.h"
+#include "tests/graph/nets/training.h"
 
 namespace reprise::testing {
 
@@ -39,4 +39,4 @@ void CompareWithProgram(const Net& net, const NetSetting& setting, const NetTrac
 
 }  // namespace reprise::testing
 
-#endif  // REPRISE_TESTS_GRAPH_NET_CHECK_H_
+#endif  // REPRISE_TESTS_GRAPH_NETS_COMPARISON_H_

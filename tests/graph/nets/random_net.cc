@@ -1,5 +1,5 @@
 // RandomNet, and what a net says of itself.
-#include "tests/graph/random_net.h"
+#include "tests/graph/nets/net.h"
 
 #include <algorithm>
 #include <cmath>
@@ -322,7 +322,6 @@ class NetGenerator {
     }
     for (size_t p = 0; p < net_.parameters.size(); ++p) {
       net_.parameters[p].spec.name = absl::StrCat("p", p);
-      net_.parameters[p].name = net_.parameters[p].spec.name;
     }
   }
 
@@ -411,7 +410,7 @@ int Net::units_of_a_call() const {
 std::string Net::ToString() const {
   std::string text = absl::StrCat("net ", seed, ", rows [", absl::StrJoin(lead, ", "), "]\n");
   for (const NetParameter& p : parameters) {
-    absl::StrAppend(&text, "  ", p.name, " unit ", p.unit, " [", absl::StrJoin(p.spec.shape, ", "), "] ",
+    absl::StrAppend(&text, "  ", p.spec.name, " unit ", p.unit, " [", absl::StrJoin(p.spec.shape, ", "), "] ",
                     std::string(Name(p.spec.dtype)), p.spec.trainable ? "" : " frozen", p.allow_unused ? " unused" : "",
                     p.spec.wire.has_value() ? absl::StrCat(" wire ", std::string(Name(*p.spec.wire))) : "", "\n");
   }
@@ -423,7 +422,7 @@ std::string Net::ToString() const {
     };
     absl::StrAppend(&text, "  ", absl::StrJoin(call.outputs, ", ", name), " = ", Name(call.op), "(",
                     absl::StrJoin(call.inputs, ", ", name), ")");
-    for (const int p : call.parameters) absl::StrAppend(&text, " ", parameters[p].name);
+    for (const int p : call.parameters) absl::StrAppend(&text, " ", parameters[p].spec.name);
     if (call.integers >= 0) absl::StrAppend(&text, " ", integers[call.integers].name);
     for (const int unit : call.whole_units) {
       absl::StrAppend(&text, " unit ", unit, call.forward_only ? " forward only" : "");

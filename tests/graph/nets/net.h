@@ -1,17 +1,12 @@
-// Random nets: graphs of calls made of the public kernels and of functions written by hand, as plain data, and what
-// is made of them: a model with compute functions, and an oracle that shares nothing with these.
-#ifndef REPRISE_TESTS_GRAPH_RANDOM_NET_H_
-#define REPRISE_TESTS_GRAPH_RANDOM_NET_H_
+// Nets: graphs of calls made of the public kernels and of functions written by hand, as plain data.
+#ifndef REPRISE_TESTS_GRAPH_NETS_NET_H_
+#define REPRISE_TESTS_GRAPH_NETS_NET_H_
 
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <vector>
 
-#include "absl/types/span.h"
-#include "reprise/core/compute.h"
 #include "reprise/core/model.h"
-#include "tests/graph/approximate.h"
 
 namespace reprise::testing {
 
@@ -41,7 +36,6 @@ inline constexpr int kNumNetOps = static_cast<int>(NetOp::kWeighted) + 1;
 const char* Name(NetOp op);
 
 struct NetParameter {
-  std::string name;
   int unit = 0;
   ParameterSpec spec = {};
   bool allow_unused = false;
@@ -97,13 +91,6 @@ struct Net {
 // A function of the seed.
 Net RandomNet(uint64_t seed);
 
-struct BuiltNet {
-  Model model;  // parameters have the indices of Net
-  ComputeTable compute;
-  std::vector<TensorId> values, integers;  // by index into Net
-};
-BuiltNet Build(const Net& net);
-
 // One microbatch of one rank: values of the inputs, exact in bfloat16.
 struct NetBatch {
   std::vector<std::vector<float>> values;      // by index into Net::values; empty unless an input
@@ -111,26 +98,6 @@ struct NetBatch {
 };
 NetBatch MakeBatch(const Net& net, int64_t step, int microbatch, int rank);
 
-// ---- the oracle: plain loops in double, that carry a bound on the error of every value ----
-
-using NetWeights = std::vector<std::vector<Approximate>>;  // by parameter
-
-// Above it sums of squares may overflow in float32, and no bound holds: where one value of a batch is larger, the
-// errors of all are infinite.
-inline constexpr double kLargestBounded = 0x1p60;
-
-// By index into Net::values.
-std::vector<std::vector<Approximate>> NetForward(const Net& net, const NetWeights& weights, const NetBatch& batch);
-
-// Adds the gradients of one batch, times `loss_scale`, to `gradients`, which compute keeps in `gradient_dtypes`. Gives
-// the gradients of values; those of the values that nothing reads are empty.
-//
-// A gradient's terms are rounded to its dtype before and after each is added.
-std::vector<std::vector<Approximate>> NetBackward(const Net& net, const NetWeights& weights, const NetBatch& batch,
-                                                  const std::vector<std::vector<Approximate>>& values,
-                                                  double loss_scale, absl::Span<const DType> gradient_dtypes,
-                                                  NetWeights& gradients);
-
 }  // namespace reprise::testing
 
-#endif  // REPRISE_TESTS_GRAPH_RANDOM_NET_H_
+#endif  // REPRISE_TESTS_GRAPH_NETS_NET_H_
