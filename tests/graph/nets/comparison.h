@@ -17,7 +17,7 @@ struct NetComparison {
     int64_t numbers = 0;
     double largest = 0;             // of abs(difference) / bound
     double bounds = 0, values = 0;  // sums of the finite bounds and of the absolute values that they belong to
-    int64_t unbounded = 0;          // numbers whose bound is not finite
+    int64_t unbounded = 0;          // numbers that have no bound
   };
   std::map<std::string, Kind> kinds;
   std::vector<std::string> failures;

@@ -87,6 +87,9 @@ void CountSetting(const NetSetting& setting, Coverage& coverage) {
   coverage[absl::StrCat("masters ", std::string(reprise::Name(setting.master)))] += 1;
   count("transport choices", !plan.transport_choices.empty());
   coverage[absl::StrCat("microbatches per graph ", *plan.microbatches_per_graph)] += 1;
+  count("one weight slot", plan.weight_slots == 1);
+  count("one gradient slot", plan.gradient_slots == 1);
+  count("no prefetch", plan.prefetch_depth == 0);
   count("reduced once per step", plan.reduce == Reduce::kOncePerStep);
   count("carried tail", plan.tail == Tail::kCarried);
   count("residency off", plan.residency == Residency::kOff);
