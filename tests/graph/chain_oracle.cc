@@ -6,30 +6,6 @@
 namespace reprise::testing {
 namespace {
 
-double Magnitude(const Approximate& a) { return std::abs(a.value) + a.error; }
-
-// A value stored as `dtype`.
-Approximate Stored(const Approximate& a, DType dtype) { return {a.value, a.error + Epsilon(dtype) * Magnitude(a)}; }
-
-// A sum of n products in float32, in any order:
-//   error = sum(|a| e_b + e_a |b| + e_a e_b) + (n + 1) 2^-24 sum((|a| + e_a) (|b| + e_b)).
-class SumOfProducts {
- public:
-  void Add(const Approximate& a, const Approximate& b) {
-    sum_.value += a.value * b.value;
-    const double magnitude = Magnitude(a) * Magnitude(b);
-    sum_.error += magnitude - std::abs(a.value * b.value);
-    magnitude_ += magnitude;
-    ++terms_;
-  }
-  Approximate sum() const { return {sum_.value, sum_.error + (terms_ + 1) * 0x1p-24 * magnitude_}; }
-
- private:
-  Approximate sum_;
-  double magnitude_ = 0;
-  int terms_ = 0;
-};
-
 struct Matrix {
   size_t rows = 0, columns = 0;
   std::vector<Approximate> values = std::vector<Approximate>(rows * columns);

@@ -11,6 +11,7 @@
 
 #include "reprise/core/compute.h"
 #include "reprise/core/model.h"
+#include "tests/graph/approximate.h"
 #include "tests/graph/session_testing.h"
 
 namespace reprise::testing {
@@ -65,11 +66,6 @@ Chain MakeChain(const ChainSpec& spec, DType dtype);
 Batch MakeBatch(const Chain& chain, int64_t step, int microbatch, int rank);
 absl::Status CopyBatch(TrainSession& session, const Chain& chain, int rank, const Batch& batch);
 
-// A value, and how far from it one that is computed in the chain's dtypes may be.
-struct Approximate {
-  double value = 0;
-  double error = 0;
-};
 struct ChainGradient {
   Approximate loss;
   std::vector<std::vector<Approximate>> parameters;  // of every parameter; 0 where it has no gradient

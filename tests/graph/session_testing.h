@@ -13,6 +13,7 @@
 #include "reprise/core/model.h"
 #include "reprise/graph/sharded_parameters.h"
 #include "reprise/graph/train_session.h"
+#include "tests/graph/approximate.h"
 
 namespace reprise::testing {
 
@@ -88,8 +89,6 @@ struct OracleGradient {
 OracleGradient Differentiate(const Network& network, const std::vector<std::vector<double>>& parameters,
                              const std::vector<Batch>& batches);
 
-// Relative error of one rounding to the dtype.
-double Epsilon(DType dtype);
 // Bound on the relative error of a gradient that `network` computes, to the magnitude: roundings along a path through
 // all layers and back, and sums of products in fp32 as long as the widest layer or the batch.
 double GradientError(const Network& network);
