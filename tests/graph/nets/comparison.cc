@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "tests/graph/nets/arithmetic.h"
 #include "tests/graph/nets/program.h"
@@ -141,6 +142,20 @@ class Comparison {
     if (finite) updates_known_[step.session] = false;
     if (!finite) ExpectUnchanged(trace);
     ++result_.kinds[finite ? "infinite inputs" : "skipped"].numbers;
+    ExpectFound(step, trace.non_finite);
+  }
+  // The infinite element is in the step's first microbatch, and looked for in its last graph.
+  void ExpectFound(const NetStep& step, const std::string& found) {
+    const PlanOptions& plan = step.session == 0 ? setting_.train.run.plan : setting_.other_plan;
+    const auto holds_it = [](const NetValue& value) { return value.kind == TensorKind::kInput; };
+    const bool in_last_graph = step.values.microbatches == *plan.microbatches_per_graph &&
+                               std::any_of(net_.values.begin(), net_.values.end(), holds_it);
+    if (!setting_.asks || !in_last_graph) return;
+    const std::string rank = absl::StrCat("on rank ", setting_.world.size - 1, " element 0 of ");
+    if (!absl::StrContains(found, rank) || !absl::StrContains(found, " is inf before any call has run on it")) {
+      Fail(absl::StrCat("infinite input: ", found));
+    }
+    ++result_.kinds["infinite input found"].numbers;
   }
   static bool AllFinite(const std::vector<std::vector<float>>& lists) {
     for (const std::vector<float>& list : lists) {

@@ -55,6 +55,7 @@ void DrawMechanics(const Net& net, Random& random, NetSetting& setting) {
   setting.forward.plan.residency = OneOf(random, {Residency::kKeep, Residency::kOff});
   setting.shares_arena = random.Chance(60);
   setting.marks_changed = random.Chance(15);
+  setting.asks = random.Chance(60);
 }
 
 Optimizer DrawOptimizer(Random& random) {
@@ -148,8 +149,8 @@ std::string NetSetting::ToString() const {
   std::string text = absl::StrCat(
       "world size ", world.size, ", ", kOrders[static_cast<int>(world.order)], " ", world.seed, ", masters ",
       std::string(Name(master)), train.run.execution == Execution::kEager ? ", eager" : "",
-      train.run.check_writes ? ", check_writes" : "", marks_changed ? ", marks changed" : "", ", clip ",
-      train.clip_norm.value_or(0), ", loss scale ", train.loss_scale, "\n  ", PlanToString(train.run.plan));
+      train.run.check_writes ? ", check_writes" : "", marks_changed ? ", marks changed" : "", asks ? ", asks" : "",
+      ", clip ", train.clip_norm.value_or(0), ", loss scale ", train.loss_scale, "\n  ", PlanToString(train.run.plan));
   const auto other = [](const NetStep& step) { return step.session == 1; };
   if (std::any_of(steps.begin(), steps.end(), other)) {
     absl::StrAppend(&text, "\n  other session: ", PlanToString(other_plan));

@@ -28,6 +28,7 @@ struct NetSetting {
   TrainOptions train = {};
   PlanOptions other_plan = {};  // of the other session, if a step names it
   bool marks_changed = false;   // MarkParametersChanged before each step
+  bool asks = false;            // FindNonFinite after steps with infinite inputs
   DType master = DType::kFloat32;
   bool shares_arena = false;  // by the forward session
   bool forward_session = false;
@@ -38,7 +39,8 @@ struct NetSetting {
 };
 NetSetting RandomNetSetting(const Net& net, Random& random);
 // Other settings that a training's bits do not depend on: the order of replay, slots, prefetch, residency, tail,
-// microbatches per graph, execution, MarkParametersChanged, and which of the transports that exchange parts.
+// microbatches per graph, execution, MarkParametersChanged, FindNonFinite, and which of the transports that exchange
+// parts.
 NetSetting WithTheSameBits(const Net& net, const NetSetting& setting, Random& random);
 
 }  // namespace reprise::testing

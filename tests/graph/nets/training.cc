@@ -155,6 +155,9 @@ class NetTraining {
       REPRISE_RETURN_IF_ERROR(session.Synchronize());
     }
     trace.metrics = session.PollMetrics();
+    if (setting_.asks && step.infinite && !discards) {
+      REPRISE_ASSIGN_OR_RETURN(trace.non_finite, session.FindNonFinite());
+    }
     REPRISE_ASSIGN_OR_RETURN(trace.after, ReadParameters());
     for (int e = 0; e < step.evaluations; ++e) {
       if (e == 1 && step.writes_between >= 0) {

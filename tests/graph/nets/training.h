@@ -24,6 +24,7 @@ struct NetStepTrace {
     std::vector<float> losses;  // by rank
   };
   std::vector<Evaluation> evaluations;
+  std::string non_finite;  // what FindNonFinite said, if asked
 };
 struct NetTrace {
   std::vector<std::vector<float>> initial;  // parameters as read at the start
