@@ -93,7 +93,7 @@ absl::Status FinishNorm(Stream stream, const ControlBlock* control, StepState* s
     }
     step_state->norm_squared = norm_squared;
     step_state->loss_total = loss_total;
-    step_state->skip = differs                                  ? SkipReason::kRanksDiffer
+    step_state->skip = differs                                   ? SkipReason::kRanksDiffer
                        : IsFiniteDivided(*control, norm_squared) ? SkipReason::kNone
                                                                  : SkipReason::kGradientNotFinite;
     if (step_state->skip == SkipReason::kNone) ++step_state->optimizer_steps;

@@ -157,7 +157,12 @@ absl::StatusOr<bool> Bootstrap::Finish() {
   asked_.reset();
   ++num_exchanges_;
   bool same_launches = true;
-  const absl::Status verdict = Judge(call, same_launches);
+  absl::Status verdict = Judge(call, same_launches);
+  if (!unsent_.ok()) {
+    // A rank that left because ranks differ is gone for that.
+    const absl::Status left = Fail(std::exchange(unsent_, absl::OkStatus()));
+    if (verdict.ok()) verdict = left;
+  }
   if (verdict.ok()) {
     if (call.waits) told_ = absl::OkStatus();
     return true;
@@ -360,9 +365,8 @@ absl::StatusOr<bool> Bootstrap::LookAtAll() {
     for (int rank = 1; rank < size_; ++rank) parts_.push_back(std::move(early_[rank]->payload));
   }
   for (std::optional<Message>& part : early_) part.reset();
-  REPRISE_RETURN_IF_ERROR(
-      is_equal ? SendToAll(MessageKind::kAgreed, std::make_shared<const std::string>())
-               : SendToAll(MessageKind::kData, std::make_shared<const std::string>(EncodeParts(parts_))));
+  unsent_ = is_equal ? SendToAll(MessageKind::kAgreed, std::make_shared<const std::string>())
+                     : SendToAll(MessageKind::kData, std::make_shared<const std::string>(EncodeParts(parts_)));
   return true;
 }
 

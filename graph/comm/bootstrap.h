@@ -142,6 +142,7 @@ class Bootstrap {
   std::vector<std::optional<Message>> early_;  // by peer: its part, or rank 0's answer, of the next or current call
   std::optional<Call> call_;
   std::vector<std::string> parts_;  // of the last call that is over, by rank
+  absl::Status unsent_;             // why rank 0 could not send them to all
   std::optional<uint64_t> asked_;   // by rank 0 for this rank's part, which comes after that many launches
   Launches launches_;
   int64_t num_exchanges_ = 0, tickets_ = 0;

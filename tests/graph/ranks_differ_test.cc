@@ -77,7 +77,8 @@ TEST(ProcessWorldTest, DISABLED_Costs) {
   double announce = 0;
   const auto step = [&]() -> absl::Status {
     const absl::Time start = absl::Now();
-    REPRISE_ASSIGN_OR_RETURN(const int64_t ticket, world->Announce("BeginStep of step 7", absl::OkStatus(), values_of_step));
+    REPRISE_ASSIGN_OR_RETURN(const int64_t ticket,
+                             world->Announce("BeginStep of step 7", absl::OkStatus(), values_of_step));
     announce += absl::ToDoubleMicroseconds(absl::Now() - start);
     REPRISE_RETURN_IF_ERROR(world->Progress(ticket));
     return world->Announced(ticket);

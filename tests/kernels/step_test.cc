@@ -119,11 +119,8 @@ TEST(FinishNormTest, SkipsAStepOfWhichRanksHaveOtherFacts) {
 TEST(PublishMetricsTest, WritesTheEntryAndClearsTheLoss) {
   const ControlBlock control = {
       .loss_scale = 8, .gradient_divisor = 2, .microbatches = 3, .step = kMetricsRingSize + 5};
-  StepState state = {.loss_sum = 9,
-                     .norm_squared = 1024,
-                     .loss_total = 18,
-                     .optimizer_steps = 1,
-                     .skip = SkipReason::kRanksDiffer};
+  StepState state = {
+      .loss_sum = 9, .norm_squared = 1024, .loss_total = 18, .optimizer_steps = 1, .skip = SkipReason::kRanksDiffer};
   MetricsRing ring;
   ring.published = 69;
   ASSERT_EQ(PublishMetrics(HostStream(), &control, &state, &ring, 2), absl::OkStatus());

@@ -283,15 +283,15 @@ TEST_F(CudaCommandsTest, FinishNorm) {
   };
   const double infinity = std::numeric_limits<double>::infinity();
   // In another order than that of the ranks the 1 would survive.
-  for (const Parts& parts : {Parts{{{0x1p53, 1.5, 7}, {1, 2, 7}, {-0x1p53, 4, 7}}},
-                             Parts{{{1, 1, 7}, {infinity, 1, 7}, {1, 1, 7}}}, Parts{{{1, 1, 7}, {2, 1, 7}, {1, 1, 8}}},
-                             Parts{{{1, 1, 8}, {3, 1, 8}, {1, 1, 8}}},
-                             // A divided norm that no float holds.
-                             Parts{{{1e74, 1, 7}, {4, 1, 7}, {1, 1, 7}}}}) {
+  for (const Parts& parts :
+       {Parts{{{0x1p53, 1.5, 7}, {1, 2, 7}, {-0x1p53, 4, 7}}}, Parts{{{1, 1, 7}, {infinity, 1, 7}, {1, 1, 7}}},
+        Parts{{{1, 1, 7}, {2, 1, 7}, {1, 1, 8}}}, Parts{{{1, 1, 8}, {3, 1, 8}, {1, 1, 8}}},
+        // A divided norm that no float holds.
+        Parts{{{1e74, 1, 7}, {4, 1, 7}, {1, 1, 7}}}}) {
     Twin twin(absl::StrCat("FinishNorm of ", parts.values[1].norm_squared));
     const Operand control = twin.Struct(ControlBlock{.gradient_divisor = 0.01f, .agreed = 7});
-    const Operand state = twin.Struct(StepState{
-        .norm_squared = -1, .loss_total = -1, .optimizer_steps = 4, .skip = SkipReason::kGradientNotFinite});
+    const Operand state = twin.Struct(
+        StepState{.norm_squared = -1, .loss_total = -1, .optimizer_steps = 4, .skip = SkipReason::kGradientNotFinite});
     const Operand values = twin.Struct(parts);
     twin.Run([&](Stream s, const Memory& m) {
       return FinishNorm(s, m.data<ControlBlock>(control), m.data<StepState>(state), m.data<NormPart>(values), 3);
@@ -327,11 +327,8 @@ TEST_F(CudaCommandsTest, PublishMetricsWritesToTheHost) {
   *ring = MetricsRing();
   Device& device = Device::Get();
   ControlBlock control = {.loss_scale = 8, .gradient_divisor = 2, .microbatches = 3, .step = kMetricsRingSize + 5};
-  StepState state = {.loss_sum = 9,
-                     .norm_squared = 1000,
-                     .loss_total = 17,
-                     .optimizer_steps = 1,
-                     .skip = SkipReason::kRanksDiffer};
+  StepState state = {
+      .loss_sum = 9, .norm_squared = 1000, .loss_total = 17, .optimizer_steps = 1, .skip = SkipReason::kRanksDiffer};
   std::byte* base = device.memory(1024);
   auto* device_control = reinterpret_cast<ControlBlock*>(base);
   auto* device_state = reinterpret_cast<StepState*>(base + 512);

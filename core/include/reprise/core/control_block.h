@@ -16,7 +16,7 @@ struct ControlBlock {
   int32_t microbatches = 1;    // in this step
   uint64_t seed = 0;           // of the session, for random numbers
   int64_t step = 0;            // from 0; counts every step, skipped ones too
-  uint64_t agreed = 0;          // hash of all that must be the same on all ranks in this step; see SumNorm
+  uint64_t agreed = 0;         // hash of all that must be the same on all ranks in this step; see SumNorm
 
   // Counters. A command of the replay's j-th microbatch adds j, its position, to these.
   int64_t microbatch = 0;       // within the step, of this replay's first microbatch

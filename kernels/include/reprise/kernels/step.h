@@ -30,8 +30,8 @@ absl::Status StageInput(Stream stream, const StageInputArguments& arguments);
 // step_state->loss_sum += *loss.
 absl::Status RecordLoss(Stream stream, StepState* step_state, const float* loss);
 
-// Sums the parts of all ranks, in rank order, into norm_squared and loss_total. skip = kRanksDiffer where the agreed of a
-// part are not control's, otherwise kGradientNotFinite where the norm is not; without skip, ++optimizer_steps.
+// Sums the parts of all ranks, in rank order, into norm_squared and loss_total. skip = kRanksDiffer where `agreed` of
+// a part is not control's, otherwise kGradientNotFinite where the norm is not; without skip, ++optimizer_steps.
 absl::Status FinishNorm(Stream stream, const ControlBlock* control, StepState* step_state, const NormPart* parts,
                         int world_size);
 
