@@ -96,7 +96,7 @@ TEST(FinishNormTest, SkipsAStepWhoseDividedGradientHasANormThatNoFloatHolds) {
   };
   EXPECT_EQ(skip(0.1f, 1), SkipReason::kNone);  // 1e38
   EXPECT_EQ(skip(0.01f, 1), SkipReason::kGradientNotFinite);
-  EXPECT_EQ(skip(1, 0x1p-4f), SkipReason::kGradientNotFinite);
+  EXPECT_EQ(skip(1, 0x1p-6f), SkipReason::kGradientNotFinite);
   EXPECT_EQ(skip(3e38f, 0x1p100f), SkipReason::kNone);  // the product of both is more than a float holds
 }
 
