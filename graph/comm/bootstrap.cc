@@ -204,6 +204,8 @@ absl::Status Bootstrap::Wait() {
   while (true) {
     const absl::StatusOr<bool> done = Look();
     if (!done.ok() || *done) return done.status();
+    // What is announced is for devices, whose collectives with a rank that left them never end.
+    if (!call_->waits && !broken_.ok()) return Fail(broken_);
     std::vector<pollfd> sockets;
     for (size_t peer = 0; peer < peers_.size(); ++peer) {
       if (!peers_[peer].open() || early_[peer].has_value()) continue;

@@ -72,6 +72,30 @@ TEST_F(BootstrapNoticesTest, ABrokenRankIsHeardOfForGood) {
   for (int r = 0; r < kSize; ++r) EXPECT_THAT(rank(r).broken(), verdict) << "rank " << r;
 }
 
+// Whether it broke before the others announce or after it announced itself, and whichever rank it is.
+TEST_F(BootstrapNoticesTest, WhatIsAnnouncedDoesNotWaitForABrokenRank) {
+  for (int broken = 0; broken < kSize; ++broken) {
+    for (const bool announces : {false, true}) {
+      SetUp();
+      std::vector<absl::Status> statuses(kSize);
+      InThreads(kSize, [&](int r) {
+        if (r == broken && announces) rank(r).Announce("a step", absl::OkStatus(), {}).status().IgnoreError();
+        if (r == broken) return rank(r).TellBroken(absl::UnavailableError("no answer"));
+        const absl::StatusOr<int64_t> ticket = rank(r).Announce("a step", absl::OkStatus(), {});
+        statuses[r] = ticket.ok() ? rank(r).Announced(*ticket) : ticket.status();
+      });
+      // Where all have announced, ranks may have heard that first.
+      for (int r = 0; r < kSize; ++r) {
+        if (r == broken || (announces && statuses[r].ok())) continue;
+        EXPECT_THAT(statuses[r],
+                    StatusIs(absl::StatusCode::kFailedPrecondition,
+                             AllOf(HasSubstr(absl::StrCat("rank ", broken, " of 3 failed")), HasSubstr("no answer"))))
+            << "rank " << r << " of a broken rank " << broken;
+      }
+    }
+  }
+}
+
 TEST_F(BootstrapNoticesTest, ARankThatBreaksForAnothersFailureNamesThatOne) {
   rank(1).TellFailure(absl::AbortedError("only here"));
   const absl::Status heard = Hear(2);
