@@ -164,12 +164,13 @@ absl::StatusOr<bool> Bootstrap::Finish() {
     if (verdict.ok()) verdict = left;
   }
   if (verdict.ok()) {
-    if (call.waits) told_ = absl::OkStatus();
+    if (call.waits) told_ = apart_ = absl::OkStatus();
     return true;
   }
+  if (!same_launches) apart_ = verdict;
   if (!call.waits) {
     if (open_ticket_ >= 0) refused_[open_ticket_] = {verdict, same_launches};
-    if (told_.ok() && call.mine.ok() && !same_launches) told_ = verdict;
+    if (told_.ok() && !same_launches) told_ = verdict;
   }
   return verdict;
 }
@@ -244,7 +245,9 @@ absl::Status Bootstrap::Fail(const absl::Status& status) {
 // ---- between exchanges ----
 
 void Bootstrap::TellFailure(const absl::Status& status) {
-  TellAll(PeersBut(-1), MessageKind::kFailed, EncodeStatus(FailureOf(status)));
+  const absl::Status failure = FailureOf(status);
+  if (told_.ok()) told_ = failure;
+  TellAll(PeersBut(-1), MessageKind::kFailed, EncodeStatus(failure));
 }
 
 void Bootstrap::TellBroken(const absl::Status& status) {
@@ -270,6 +273,11 @@ absl::Status Bootstrap::CheckPeers() {
   // A rank that leaves after a failure was told is gone for that.
   for (const absl::Status* status : {&differ_, &broken_, &told_}) REPRISE_RETURN_IF_ERROR(*status);
   return error_;
+}
+
+absl::Status Bootstrap::CheckTogether() {
+  REPRISE_RETURN_IF_ERROR(CheckPeers());
+  return apart_;
 }
 
 bool Bootstrap::IsMissed() const {

@@ -79,9 +79,13 @@ class Bootstrap {
   void TellBroken(const absl::Status& status);
   // For a rank that waits for its device. Does not wait unless ranks differ for certain: if another one waits in a
   // collective call for this rank, which has launched more than that one had, this rank answers with what it does
-  // instead. FailedPrecondition, in that rank's words, if one told of a failure since the last exchange, or ever that
-  // it broke, or what ranks that differ get; Unavailable if a connection closed; the error of a call that failed.
+  // instead. FailedPrecondition, in that rank's words, if one, this one too, told of a failure since the last exchange,
+  // or ever that it broke, or what ranks that differ get; Unavailable if a connection closed; the error of a call that
+  // failed.
   absl::Status CheckPeers();
+  // For a rank that ends: the same, and also an error if the last call found ranks that make different ones. Ranks that
+  // made the same calls all know of the same.
+  absl::Status CheckTogether();
   // The first error of a rank that broke, this one or another, as far as was heard.
   const absl::Status& broken() const { return broken_; }
 
@@ -155,6 +159,7 @@ class Bootstrap {
   absl::Status error_;                  // the first of a call
   absl::Status differ_;                 // ranks launched different things
   absl::Status told_;                   // of a failure, since the last exchange
+  absl::Status apart_;                  // of ranks that made different calls, since the last exchange
   absl::Status broken_;                 // the first that was told or heard
 };
 

@@ -91,8 +91,8 @@ CudaRank::~CudaRank() {
   const CallerState caller(device_);
   if (flags_window_.has_value()) CloseWindow(*flags_window_);
   // ncclCommDestroy waits until all ranks of this host call it ("an intra-node collective call", says NCCL's guide),
-  // which ranks that gave up do not.
-  const bool all_well = failed_.ok() && bootstrap_->CheckPeers().ok();
+  // which ranks that gave up do not: all of them know of the same failures.
+  const bool all_well = failed_.ok() && bootstrap_->CheckTogether().ok();
   for (const Lane lane : kCommunicatingLanes) End(lane, all_well ? ncclCommDestroy : ncclCommAbort);
   JoinEnding();
   profile_ = nullptr;
