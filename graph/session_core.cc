@@ -284,8 +284,7 @@ absl::StatusOr<std::string> SessionCore::FirstOfAllRanks(const FirstNonFinite& f
     // Compared as text: the first command first, nothing last.
     mine.push_back(finding.place < 0 ? "~" : absl::StrFormat("%020d%s", finding.place, finding.text));
   }
-  REPRISE_ASSIGN_OR_RETURN(const std::vector<std::string> all,
-                           world().ExchangeBytes("what is not finite first", mine));
+  REPRISE_ASSIGN_OR_RETURN(const std::vector<std::string> all, world().ExchangeBytes("what is not finite first", mine));
   const auto first = std::min_element(all.begin(), all.end(), [](const std::string& a, const std::string& b) {
     return a.substr(0, 20) < b.substr(0, 20);
   });

@@ -211,7 +211,7 @@ class EagerExecutable : public Executable {
     REPRISE_RETURN_IF_ERROR(rank.Admit());
     const CallerState caller(rank.device(), Keep::kDeviceOnly);
     REPRISE_RETURN_IF_ERROR(Order(rank.launch_stream(), rank.lane_stream(Lane::kCompute), ends_[0]));
-    const absl::Status status = Enqueue();
+    absl::Status status = Enqueue();
     // After an error the lanes are joined all the same: what was enqueued runs.
     for (int lane = 0; lane < kNumLanes; ++lane) {
       REPRISE_RETURN_IF_ERROR(Order(rank.lane_stream(static_cast<Lane>(lane)), rank.launch_stream(), ends_[lane]));

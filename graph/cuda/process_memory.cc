@@ -32,7 +32,7 @@ struct Nvml {
   const char* (*error_string)(int result) = nullptr;
 };
 
-absl::StatusOr<Nvml> Load() {
+absl::StatusOr<Nvml> LoadNvml() {
   void* const library = dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
     return absl::UnavailableError(absl::StrCat(
@@ -98,7 +98,7 @@ class NvmlProcessMemory : public ProcessMemory {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<ProcessMemory>> ProcessMemory::Create(int device) {
-  static const absl::StatusOr<Nvml> nvml = Load();
+  static const absl::StatusOr<Nvml> nvml = LoadNvml();
   REPRISE_RETURN_IF_ERROR(nvml.status());
   cudaDeviceProp properties;
   REPRISE_RETURN_IF_ERROR(kernels::CudaStatus(cudaGetDeviceProperties(&properties, device), "asking for the device"));

@@ -30,8 +30,8 @@ struct ControlBlock {
 // Why a step made no update.
 enum class SkipReason : uint8_t {
   kNone = 0,
-  // The gradient, or its norm, summed or divided, is no number that a float holds; TrainSession::FindNonFinite tells where
-  // that began.
+  // The gradient, or its norm, summed or divided, is no number that a float holds; TrainSession::FindNonFinite tells
+  // where that began.
   kGradientNotFinite = 1,
   kRanksDiffer = 2,  // ControlBlock::agreed, or some rank gave nothing to SumNorm
 };
@@ -45,10 +45,10 @@ struct NormPart {
 
 // What the commands of a step add up on the device, one per rank. The step commands read and reset the sums.
 struct StepState {
-  double loss_sum = 0;          // over this step's microbatches, of this rank's losses
-  double norm_squared = 0;      // over all ranks, of the summed gradient, before any division
-  double loss_total = 0;        // loss_sum over all ranks
-  int64_t optimizer_steps = 0;  // updates made; a skipped step does not count
+  double loss_sum = 0;                  // over this step's microbatches, of this rank's losses
+  double norm_squared = 0;              // over all ranks, of the summed gradient, before any division
+  double loss_total = 0;                // loss_sum over all ranks
+  int64_t optimizer_steps = 0;          // updates made; a skipped step does not count
   SkipReason skip = SkipReason::kNone;  // otherwise the update must not run
   uint8_t padding[7] = {};
 };

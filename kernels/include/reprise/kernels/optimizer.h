@@ -1,6 +1,6 @@
 // What the optimizers share. The gradient is the sum divided by gradient_divisor times loss_scale, then, if its norm
-// over all parameters exceeds clip_norm, scaled down to that norm. Nothing is read or written when step_state->skip says
-// why not.
+// over all parameters exceeds clip_norm, scaled down to that norm. Nothing is read or written when step_state->skip
+// says why not.
 #ifndef REPRISE_KERNELS_OPTIMIZER_H_
 #define REPRISE_KERNELS_OPTIMIZER_H_
 
