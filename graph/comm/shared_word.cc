@@ -63,9 +63,8 @@ void SharedWord::RemoveName() {
 
 void SharedWord::Set(uint32_t value) {
   uint32_t none = 0;
+  // The driver hands work to a device after all that the thread stored before.
   word_->compare_exchange_strong(none, value, std::memory_order_seq_cst);
-  // Also before stores to devices, which caches do not order.
-  std::atomic_thread_fence(std::memory_order_seq_cst);
 }
 
 }  // namespace reprise::internal
