@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iostream>
+#include <map>
 #include <new>
 #include <stdexcept>
 
@@ -20,7 +21,9 @@ absl::Status Refuse(absl::string_view what) {
 
 std::string HelpText(absl::string_view program, absl::string_view usage) {
   std::string text = absl::StrCat(program, ": ", usage, "\n\n");
-  for (const auto& [name, flag] : absl::GetAllFlags()) {
+  std::map<absl::string_view, absl::CommandLineFlag*> flags;  // by name: absl's order differs from run to run
+  for (const auto& [name, flag] : absl::GetAllFlags()) flags.emplace(name, flag);
+  for (const auto& [name, flag] : flags) {
     const std::string value = flag->DefaultValue();
     absl::StrAppend(&text, "  --", name, value.empty() ? "" : "=", value, "\n      ", flag->Help(), "\n");
   }
@@ -65,7 +68,7 @@ absl::StatusOr<std::string> ReadCommandLine(absl::string_view program, absl::str
     }
     absl::ConsumePrefix(&name, "-");
     const size_t equals = name.find('=');
-    if (name == "help" || name == "helpfull" || name == "helpshort") {
+    if (name == "help" || name == "helpfull" || name == "helpshort" || name == "h") {
       shown = HelpText(program, usage);
     } else if (name == "version") {
       shown = absl::StrCat(program, " of reprise " REPRISE_VERSION "\n");
