@@ -186,6 +186,7 @@ std::vector<Fact> SessionFacts(const CoreInputs& inputs) {
   // External buffers are each rank's own.
   const auto& [plan_options, execution, check_writes, external] = inputs.run;
   add("the variant", inputs.name.empty() ? "none" : Quoted(inputs.name));
+  add("the number of the ShardedParameters", absl::StrCat(inputs.parameters->number()));
   add("RunOptions::execution", Text(execution));
   add("RunOptions::check_writes", check_writes ? "true" : "false");
   add("the optimizer", std::visit(Overloaded{[](const AdamW& adamw) {

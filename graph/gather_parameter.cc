@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/quoted.h"
+#include "graph/rank_list.h"
 #include "reprise/core/status_macros.h"
 #include "reprise/kernels/cast.h"
 
@@ -47,9 +48,9 @@ absl::Status RefuseToGather(World& world, absl::string_view what, const absl::St
   return refusal;
 }
 
-absl::StatusOr<std::vector<float>> GatherParameter(World& world, absl::string_view what, const Model& model,
-                                                   const ModelLayout& layout, ParameterId parameter, DType dtype,
-                                                   absl::Span<const std::byte* const> shards) {
+absl::StatusOr<std::vector<float>> GatherParameter(World& world, absl::string_view what, const std::string& object,
+                                                   const Model& model, const ModelLayout& layout, ParameterId parameter,
+                                                   DType dtype, absl::Span<const std::byte* const> shards) {
   const Parameter& declared = model.parameter(parameter);
   const FlatGroup& group = layout.units[declared.unit.value()].groups[layout.parameters[parameter.value()].group];
   std::vector<std::string> mine(world.local_ranks().size());
@@ -61,9 +62,23 @@ absl::StatusOr<std::vector<float>> GatherParameter(World& world, absl::string_vi
   }
   // A rank that failed takes part all the same, with nothing, so that the others do not wait for it.
   if (!status.ok()) mine.assign(mine.size(), "");
+  const char end = '\0';  // of the object's name, which holds none
+  for (std::string& bytes : mine) bytes.insert(0, object + end);
   absl::StatusOr<std::vector<std::string>> parts = world.ExchangeBytes(what, mine);
   REPRISE_RETURN_IF_ERROR(status);
   REPRISE_RETURN_IF_ERROR(parts.status());
+  std::vector<std::string> objects;
+  for (std::string& bytes : *parts) {
+    const size_t size = bytes.find(end);
+    // A rank that refused gave nothing.
+    objects.push_back(size == std::string::npos ? object : bytes.substr(0, size));
+    bytes.erase(0, size == std::string::npos ? size : size + 1);
+  }
+  const std::string difference = Difference("this call is on", objects);
+  if (!difference.empty()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(what, ": ranks disagree: ", difference, "; use the same objects on every rank"));
+  }
 
   std::vector<float> whole(static_cast<size_t>(NumElements(declared.spec.shape)));
   for (int rank = 0; rank < world.size(); ++rank) {

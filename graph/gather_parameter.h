@@ -3,6 +3,7 @@
 #define REPRISE_GRAPH_GATHER_PARAMETER_H_
 
 #include <cstddef>
+#include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -14,11 +15,12 @@
 
 namespace reprise::internal {
 
-// (c) The parameter in row-major order, for the call `what`. `shards` holds each local rank's shard of the parameter's
+// (c) The parameter in row-major order, for the call `what` on `object`, which must be the same on all ranks:
+// FailedPrecondition, with both, if it is not. `shards` holds each local rank's shard of the parameter's
 // group, in `dtype`.
-absl::StatusOr<std::vector<float>> GatherParameter(World& world, absl::string_view what, const Model& model,
-                                                   const ModelLayout& layout, ParameterId parameter, DType dtype,
-                                                   absl::Span<const std::byte* const> shards);
+absl::StatusOr<std::vector<float>> GatherParameter(World& world, absl::string_view what, const std::string& object,
+                                                   const Model& model, const ModelLayout& layout, ParameterId parameter,
+                                                   DType dtype, absl::Span<const std::byte* const> shards);
 // (c) Takes part in it with nothing, where this rank's arguments are wrong, so that the others do not wait for it.
 // Returns `refusal`.
 absl::Status RefuseToGather(World& world, absl::string_view what, const absl::Status& refusal);

@@ -3,6 +3,7 @@
 #define REPRISE_GRAPH_IN_USE_H_
 
 #include <atomic>
+#include <cstdint>
 #include <thread>
 
 #include "absl/status/status.h"
@@ -30,13 +31,16 @@ class InUse {
   void Leave() {
     if (--depth_ == 0) thread_.store(std::thread::id(), std::memory_order_release);
   }
+  // A number for what is made from the world: the same on all ranks that make the same things in the same order.
+  int64_t NextNumber() { return ++numbered_; }
   // FailedPrecondition for `call`, which names the one that another thread is inside.
   absl::Status Refuse(const char* call) const;
 
  private:
   std::atomic<std::thread::id> thread_ = std::thread::id();
   std::atomic<const char*> call_ = nullptr;  // the outermost
-  int depth_ = 0;                            // of the thread's calls
+  int64_t numbered_ = 0;
+  int depth_ = 0;  // of the thread's calls
 };
 
 // Inside a call of a world, or of something that is made from it. Calls of one thread may nest.

@@ -315,7 +315,7 @@ absl::Status SessionCore::CheckReader(absl::string_view what) const {
 }
 
 absl::Status SessionCore::Launch(int schedule) {
-  const uint64_t key = static_cast<uint64_t>(id_) * plan().schedules.size() + static_cast<uint64_t>(schedule);
+  const uint64_t key = static_cast<uint64_t>(id_) << 32 | static_cast<uint64_t>(schedule);
   REPRISE_RETURN_IF_ERROR(Keep(world().NoteLaunch(key, launch_names_[schedule])));
   last_replay_ = ++arena_->replays;
   launches[number_] = last_replay_;

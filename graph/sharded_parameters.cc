@@ -91,6 +91,7 @@ absl::StatusOr<std::shared_ptr<ShardedParameters>> ShardedParameters::Create(std
   };
   REPRISE_ASSIGN_OR_RETURN(result->weights_, allocate(Storage::kWeights));
   REPRISE_ASSIGN_OR_RETURN(result->masters_, allocate(Storage::kMasters));
+  result->number_ = world->in_use().NextNumber();
   result->world_ = std::move(world);
   result->model_ = model;
   for (const Parameter& parameter : model.parameters()) {
@@ -110,11 +111,16 @@ absl::Status ShardedParameters::Initialize(const Initializer& initializer) {
   } else if (!world_->is_all_local()) {
     probe = HashOfFirst(model_, initializer);
   }
-  REPRISE_RETURN_IF_ERROR(
-      world_->AgreeOn("Initialize", probe.status(), {AgreedValue::Hash("a hash of first values", probe.value_or(0))}));
+  REPRISE_RETURN_IF_ERROR(world_->AgreeOn("Initialize", probe.status(),
+                                          {AgreedValue::Integer("number of the ShardedParameters", number_),
+                                           AgreedValue::Hash("a hash of first values", probe.value_or(0))}));
   ++version_;
-  // One rank's initializer may fail where another's does not.
-  return world_->AgreeOn("end of Initialize", FillAll(initializer), {});
+  // One rank's initializer may fail where another's does not: then all have a mixture.
+  absl::Status filled = world_->AgreeOn("end of Initialize", FillAll(initializer), {});
+  for (size_t p = 0; p < is_set_.size() && !filled.ok(); ++p) {
+    is_set_[p] = NumElements(model_.parameters()[p].spec.shape) == 0;
+  }
+  return filled;
 }
 
 absl::Status ShardedParameters::FillAll(const Initializer& initializer) {
@@ -133,7 +139,8 @@ absl::Status ShardedParameters::Write(absl::string_view name, absl::Span<const f
   const absl::StatusOr<ParameterId> id = CheckWrite(name, whole);
   const uint64_t hash = id.ok() && !world_->is_all_local() ? HashOf(whole) : 0;
   REPRISE_RETURN_IF_ERROR(world_->AgreeOn(absl::StrCat("Write of parameter ", Quoted(name)), id.status(),
-                                          {AgreedValue::Hash("a hash of the values", hash)}));
+                                          {AgreedValue::Integer("number of the ShardedParameters", number_),
+                                           AgreedValue::Hash("a hash of the values", hash)}));
   ++version_;
   return Fill(*id, [&](int64_t first_element, absl::Span<float> values) {
     for (size_t i = 0; i < values.size(); ++i) values[i] = whole[static_cast<size_t>(first_element) + i];
@@ -221,7 +228,8 @@ absl::StatusOr<std::vector<float>> ShardedParameters::Read(absl::string_view nam
   for (size_t local = 0; local < world_->local_ranks().size(); ++local) {
     shards.push_back(address(buffer, static_cast<int>(local)));
   }
-  return internal::GatherParameter(*world_, what, model_, layout_, *id, master_, shards);
+  return internal::GatherParameter(*world_, what, absl::StrCat("the ShardedParameters of number ", number_), model_,
+                                   layout_, *id, master_, shards);
 }
 
 std::shared_ptr<MemoryBlock> ShardedParameters::memory(Storage storage) const {

@@ -256,7 +256,8 @@ absl::Status TrainSession::DiscardGradients() {
   }
   REPRISE_RETURN_IF_ERROR(core.Keep(core.world().Announced(state_->ticket)));
   REPRISE_RETURN_IF_ERROR(
-      core.Keep(core.world().AgreeOn(absl::StrCat("DiscardGradients of step ", state_->steps), absl::OkStatus(), {})));
+      core.Keep(core.world().AgreeOn(absl::StrCat("DiscardGradients of step ", state_->steps), absl::OkStatus(),
+                                     {AgreedValue::Integer("number of the session", core.id())})));
   // The next step's first microbatch assigns the accumulators; only the sum of losses has no such start.
   REPRISE_RETURN_IF_ERROR(core.Fill(core.plan().step_state, offsetof(StepState, loss_sum), sizeof(double), 0));
   state_->CloseStep();
@@ -267,7 +268,8 @@ absl::Status TrainSession::MarkParametersChanged() {
   REPRISE_ENTER(state_->core->world(), "MarkParametersChanged");
   REPRISE_RETURN_IF_ERROR(state_->RequireNoStep("MarkParametersChanged"));
   SessionCore& core = *state_->core;
-  REPRISE_RETURN_IF_ERROR(core.Keep(core.world().AgreeOn("MarkParametersChanged", absl::OkStatus(), {})));
+  REPRISE_RETURN_IF_ERROR(core.Keep(core.world().AgreeOn("MarkParametersChanged", absl::OkStatus(),
+                                                         {AgreedValue::Integer("number of the session", core.id())})));
   core.parameters().MarkChanged();
   return absl::OkStatus();
 }
@@ -347,7 +349,8 @@ absl::StatusOr<std::vector<float>> TrainSession::ReadGradient(absl::string_view 
     shards.push_back(core.address(local, buffers.accumulators[plan.layout.parameters[id.value()].group]));
   }
   absl::StatusOr<std::vector<float>> gradient =
-      internal::GatherParameter(core.world(), what, plan.model, plan.layout, id, plan.options.accumulate, shards);
+      internal::GatherParameter(core.world(), what, absl::StrCat("the session of number ", core.id()), plan.model,
+                                plan.layout, id, plan.options.accumulate, shards);
   REPRISE_RETURN_IF_ERROR(core.Keep(gradient.status()));
   const float divisor = internal::GradientDivisor(state_->values, plan.world_size()) * state_->loss_scale;
   for (float& element : *gradient) element /= divisor;

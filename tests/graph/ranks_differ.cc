@@ -265,6 +265,39 @@ TEST_F(RanksDifferTest, AWriteThatOneRankRefuses) {
   });
 }
 
+// Two of equal layout, as weights and their average are.
+TEST_F(RanksDifferTest, OtherParameters) {
+  ForEachOddRank([&] {
+    const Dot& dot = training_.dot;
+    REPRISE_ASSERT_OK_AND_ASSIGN(const std::shared_ptr<ShardedParameters> others,
+                                 ShardedParameters::Create(world_, dot.model));
+    ASSERT_THAT(others->Initialize(Constant(5)), IsOk());
+    const std::shared_ptr<ShardedParameters>& used = is_odd() ? others : training_.parameters;
+    const auto named =
+        AllOf(HasSubstr("ranks disagree"), HasSubstr("number of the ShardedParameters"), HasSubstr(OnOdd()));
+    ExpectRefused(used->Read("w").status(), AllOf(HasSubstr("Read of parameter \"w\""), HasSubstr("ranks disagree"),
+                                                  HasSubstr("the ShardedParameters of number"), HasSubstr(OnOdd())));
+    ExpectRefused(used->Write("w", std::vector<float>(5, 2)), named);
+    ExpectRefused(used->Initialize(Constant(2)), named);
+    ExpectRefused(TrainSession::Create(used, dot.model, dot.compute, Options()).status(), named);
+    ExpectWorldWorks();
+  });
+}
+
+TEST_F(RanksDifferTest, AGradientOfAnotherSession) {
+  ForEachOddRank([&] {
+    const Dot& dot = training_.dot;
+    REPRISE_ASSERT_OK_AND_ASSIGN(std::unique_ptr<TrainSession> other,
+                                 TrainSession::Create(training_.parameters, dot.model, dot.compute, Options()));
+    ASSERT_THAT(Microbatches({.learning_rate = 0.5f}), IsOk());
+    std::swap(other, training_.session);
+    ASSERT_THAT(Microbatches({.learning_rate = 0.5f}), IsOk());
+    if (is_odd()) std::swap(other, training_.session);
+    ExpectRefused(training_.session->ReadGradient("w").status(),
+                  AllOf(HasSubstr("ranks disagree"), HasSubstr("the session of number"), HasSubstr(OnOdd())));
+  });
+}
+
 TEST_F(RanksDifferTest, AnotherInitializer) {
   ForEachOddRank([&] {
     ExpectRefused(training_.parameters->Initialize(Normal(is_odd() ? 1 : 2, 1.0f)),
@@ -302,6 +335,15 @@ TEST_F(RanksDifferTest, AnInitializerThatFailsLate) {
     if (odd_ == 0) {
       EXPECT_EQ(failed, size_);
     }
+    if (failed == 0) return;
+    for (const char* name : {"w", "unused"}) {
+      EXPECT_THAT(training_.parameters->Read(name),
+                  StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("was never set")));
+    }
+    EXPECT_THAT(training_.session->BeginStep({.learning_rate = 0.5f}),
+                StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("was never set")));
+    EXPECT_THAT(training_.parameters->Initialize(Constant(2)), IsOk());
+    EXPECT_THAT(training_.parameters->Read("w"), IsOk());
   });
 }
 

@@ -49,6 +49,9 @@ class ShardedParameters {
   const std::shared_ptr<World>& world() const { return world_; }
   const Model& model() const { return model_; }
   DType master() const { return master_; }
+  // Which of the ShardedParameters that were made in this world, from 1: calls of ranks that use different ones are
+  // refused.
+  int64_t number() const { return number_; }
 
   // For sessions. Storage is kWeights or kMasters of a plan on an equal list of units and parameters, whose buffers
   // have the same offsets in every such plan; null for any other.
@@ -73,6 +76,7 @@ class ShardedParameters {
   Model model_;
   ModelLayout layout_;
   DType master_ = DType::kFloat32;
+  int64_t number_ = 0;
   std::atomic<int64_t> version_ = 0;
   std::vector<bool> is_set_;  // by parameter
   std::vector<Buffer> buffers_;
