@@ -84,8 +84,11 @@ absl::StatusOr<std::string> ReadCommandLine(absl::string_view program, absl::str
       if (equals == absl::string_view::npos && ++i == arguments.size()) {
         return Refuse(absl::StrCat("--", name, " lacks a value"));
       }
-      REPRISE_RETURN_IF_ERROR(
-          Set(*known, equals == absl::string_view::npos ? absl::string_view(arguments[i]) : name.substr(equals + 1)));
+      const absl::string_view value =
+          equals == absl::string_view::npos ? absl::string_view(arguments[i]) : name.substr(equals + 1);
+      // What a script's unset variable leaves must not pass for a flag that was not given.
+      if (value.empty()) return Refuse(absl::StrCat("--", known->Name(), " lacks a value"));
+      REPRISE_RETURN_IF_ERROR(Set(*known, value));
     }
   }
   return shown;

@@ -25,7 +25,7 @@ std::vector<char*> Pointers(const std::vector<std::string>& texts) {
   return pointers;
 }
 
-// The leader is a copy of this process that must hold nothing open: who reads a pipe of it waits for its end.
+// The guard is a copy of this process that must hold nothing open: who reads a pipe of it waits for its end.
 void CloseAllFiles() {
 #ifdef SYS_close_range
   if (syscall(SYS_close_range, 0u, UINT_MAX, 0u) == 0) return;
@@ -36,19 +36,34 @@ void CloseAllFiles() {
 }
 
 // After fork: only what a signal handler may do. Never returns.
-[[noreturn]] void LeadGroup(pid_t owner) {
+[[noreturn]] void GuardGroup(pid_t owner, pid_t group) {
   sigset_t all, death;
   sigfillset(&all);
   sigprocmask(SIG_SETMASK, &all, nullptr);  // signals to the group wait for good
   sigemptyset(&death);
   sigaddset(&death, SIGUSR1);
   signal(SIGUSR1, SIG_DFL);  // an ignored one would not wake anybody
-  const bool told = setpgid(0, 0) == 0 && prctl(PR_SET_PDEATHSIG, SIGUSR1) == 0;
+  const bool told = setpgid(0, group) == 0 && prctl(PR_SET_PDEATHSIG, SIGUSR1) == 0;
   CloseAllFiles();
   if (!told) _exit(0);
   while (getppid() == owner) sigwaitinfo(&death, nullptr);
   kill(0, SIGKILL);
   _exit(0);
+}
+
+// Its number, or -1. A `group` of 0 is a new one, with the number of the guard.
+pid_t StartGuard(pid_t group) {
+  const pid_t owner = getpid();
+  const pid_t guard = fork();
+  if (guard == 0) GuardGroup(owner, group);
+  if (guard > 0) setpgid(guard, group);  // here too: others join, and signals come, before the guard gets that far
+  return guard;
+}
+
+// What is stopped would not act on the signal.
+void SignalAndContinue(pid_t target, int signal) {
+  kill(target, signal);
+  if (signal != SIGKILL) kill(target, SIGCONT);
 }
 
 // Between fork and exec: only what a signal handler may do. Returns errno.
@@ -76,12 +91,9 @@ void Reap(pid_t child) {
 }  // namespace
 
 absl::Status ProcessGroup::Start() {
-  const pid_t owner = getpid();
-  const pid_t leader = fork();
-  if (leader == 0) LeadGroup(owner);
+  const pid_t leader = StartGuard(0);
   if (leader < 0) return NoProcess(errno);
-  setpgid(leader, leader);  // here too: others join before the leader gets that far
-  leader_ = leader;
+  leader_ = guard_ = leader;
   return absl::OkStatus();
 }
 
@@ -89,11 +101,21 @@ ProcessGroup::~ProcessGroup() {
   if (leader_ == 0) return;
   // While the leader is not reaped, running or not, nobody else can have the group's number.
   Signal(SIGKILL);
+  if (guard_ != leader_) Reap(guard_);
   Reap(leader_);
 }
 
 void ProcessGroup::Signal(int signal) const {
-  if (leader_ != 0) kill(-leader_, signal);
+  if (leader_ != 0) SignalAndContinue(-leader_, signal);
+}
+
+void ProcessGroup::KeepGuarded() {
+  siginfo_t ended = {};
+  if (waitid(P_PID, static_cast<id_t>(guard_), &ended, WEXITED | WNOHANG | WNOWAIT) != 0 || ended.si_pid == 0) return;
+  const pid_t guard = StartGuard(leader_);
+  if (guard < 0) return;
+  if (guard_ != leader_) Reap(guard_);  // the leader's number must stay taken
+  guard_ = guard;
 }
 
 absl::StatusOr<pid_t> StartChild(const ChildOptions& options) {
@@ -120,23 +142,24 @@ absl::StatusOr<pid_t> StartChild(const ChildOptions& options) {
   return absl::NotFoundError(ErrnoText(absl::StrCat("running ", options.path), error));
 }
 
-std::optional<ChildEnd> PollChild(pid_t child) {
-  int status = 0;
-  pid_t ended = 0;
-  do {
-    ended = waitpid(child, &status, WNOHANG);
-  } while (ended < 0 && errno == EINTR);
-  // A parent of ours that ignores SIGCHLD makes the system forget how children ended.
-  if (ended < 0) return ChildEnd{.exit_code = 1};
-  if (ended == 0) return std::nullopt;
-  if (WIFSIGNALED(status)) return ChildEnd{.signal = WTERMSIG(status)};
-  return ChildEnd{.exit_code = WEXITSTATUS(status)};
+std::optional<ChildEnd> PollChild(pid_t child, int& stopped_by) {
+  while (true) {
+    int status = 0;
+    const pid_t changed = waitpid(child, &status, WNOHANG | WUNTRACED | WCONTINUED);
+    if (changed < 0 && errno == EINTR) continue;
+    // Somebody else in this process waited for it: nobody knows how it ended.
+    if (changed < 0) return ChildEnd{.exit_code = 1};
+    if (changed == 0) return std::nullopt;
+    if (WIFSIGNALED(status)) return ChildEnd{.signal = WTERMSIG(status)};
+    if (WIFEXITED(status)) return ChildEnd{.exit_code = WEXITSTATUS(status)};
+    stopped_by = WIFSTOPPED(status) ? WSTOPSIG(status) : 0;
+  }
 }
 
 void SignalIfOutside(pid_t child, pid_t group, int signal) {
   const pid_t its_group = getpgid(child);
   if (its_group < 0 || its_group == group) return;
-  kill(its_group == child ? -child : child, signal);
+  SignalAndContinue(its_group == child ? -child : child, signal);
 }
 
 }  // namespace reprise::internal

@@ -13,9 +13,9 @@
 
 namespace reprise::internal {
 
-// A process group that is empty once its owner is gone, however that ended: its leader is a process of its own that
-// does nothing but wait for that and kill the group. Only processes that leave the group escape (a daemon that calls
-// setsid).
+// A process group that is empty once its owner is gone, however that ended: its guard, at first the leader, is a
+// process of its own that does nothing but wait for that and kill the group. Only processes that leave the group escape
+// (a daemon that calls setsid).
 class ProcessGroup {
  public:
   ProcessGroup() = default;
@@ -26,11 +26,14 @@ class ProcessGroup {
   absl::Status Start();
   // Of the leader and of the group; 0 before Start.
   pid_t id() const { return leader_; }
-  // To all in the group; the leader hears SIGKILL alone.
+  // To all in the group; the guard hears SIGKILL alone. Other signals reach stopped processes too, which go on.
   void Signal(int signal) const;
+  // Starts another guard if somebody ended this one, as soon as there can be one.
+  void KeepGuarded();
 
  private:
-  pid_t leader_ = 0;
+  pid_t leader_ = 0;  // whose number is the group's, ended or not
+  pid_t guard_ = 0;
 };
 
 struct ChildOptions {
@@ -49,11 +52,12 @@ struct ChildEnd {
   int exit_code = 0;
   int signal = 0;  // that ended it, or 0
 };
-// How it ended, once; nothing while it runs.
-std::optional<ChildEnd> PollChild(pid_t child);
+// How it ended, once; nothing while it runs. `stopped_by` becomes the signal that stopped it, or 0 once it goes on; it
+// stays as it is if neither happened.
+std::optional<ChildEnd> PollChild(pid_t child, int& stopped_by);
 
 // To a child that left `group`, and to the group that it leads if it does; nothing to one in `group`, which gets what
-// the group gets.
+// the group gets. As ProcessGroup::Signal.
 void SignalIfOutside(pid_t child, pid_t group, int signal);
 
 }  // namespace reprise::internal

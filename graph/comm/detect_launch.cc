@@ -193,24 +193,87 @@ absl::StatusOr<LaunchEnvironment> FromSlurm(Lookup lookup) {
   return launch;
 }
 
-absl::StatusOr<LaunchEnvironment> FromLauncher(Lookup lookup) {
-  const LaunchVariables any(lookup, "");
-  if (any.Has("REPRISE_RANK") || any.Has("REPRISE_WORLD_SIZE")) return FromReprise(lookup);
+// The launcher that decides, by the order in the header.
+Launcher Decides(const LaunchVariables& any, bool but_torchrun) {
+  if (any.Has("REPRISE_RANK") || any.Has("REPRISE_WORLD_SIZE")) return Launcher::kReprise;
   // WORLD_SIZE alone is no sign of torchrun: batch scripts export it for programs that srun starts.
-  if (any.Has("RANK") || any.Has("LOCAL_RANK")) return FromTorchrun(lookup);
-  if (any.Has("JSM_NAMESPACE_RANK") || any.Has("JSM_NAMESPACE_SIZE")) return FromJsrun(lookup);
-  if (any.Has("OMPI_COMM_WORLD_RANK") || any.Has("OMPI_COMM_WORLD_SIZE")) return FromOpenMpi(lookup);
-  if (any.Has("MV2_COMM_WORLD_RANK") || any.Has("MV2_COMM_WORLD_SIZE")) return FromMvapich(lookup);
+  if (!but_torchrun && (any.Has("RANK") || any.Has("LOCAL_RANK"))) return Launcher::kTorchrun;
+  if (any.Has("JSM_NAMESPACE_RANK") || any.Has("JSM_NAMESPACE_SIZE")) return Launcher::kJsrun;
+  if (any.Has("OMPI_COMM_WORLD_RANK") || any.Has("OMPI_COMM_WORLD_SIZE")) return Launcher::kOpenMpi;
+  if (any.Has("MV2_COMM_WORLD_RANK") || any.Has("MV2_COMM_WORLD_SIZE")) return Launcher::kMvapich;
   // Hydra starts its helpers with srun, and Slurm, Flux and PALS speak PMI: local ranks tell that it was Hydra.
   const bool pmi = any.Has("PMI_RANK") || any.Has("PMI_SIZE");
-  if (pmi && any.Has("MPI_LOCALRANKID")) return FromPmi(lookup);
-  if (any.Has("FLUX_TASK_RANK")) return FromFlux(lookup);
-  if (StartedBySrun(any)) return FromSlurm(lookup);
-  if (any.Has("PALS_RANKID")) return FromPals(lookup);
-  if (pmi) return FromPmi(lookup);
-  if (any.Has("WORLD_SIZE") && any.NumberIfSet("WORLD_SIZE") != 1) return FromTorchrun(lookup);
-  REPRISE_RETURN_IF_ERROR(CheckUnknownLaunchers(any));
-  return LaunchEnvironment();
+  if (pmi && any.Has("MPI_LOCALRANKID")) return Launcher::kPmi;
+  if (any.Has("FLUX_TASK_RANK")) return Launcher::kFlux;
+  if (StartedBySrun(any)) return Launcher::kSlurm;
+  if (any.Has("PALS_RANKID")) return Launcher::kPals;
+  if (pmi) return Launcher::kPmi;
+  if (any.Has("WORLD_SIZE") && any.NumberIfSet("WORLD_SIZE") != 1) return Launcher::kTorchrun;
+  return Launcher::kNone;
+}
+
+absl::StatusOr<LaunchEnvironment> From(Launcher launcher, Lookup lookup) {
+  switch (launcher) {
+    case Launcher::kNone:
+      return LaunchEnvironment();
+    case Launcher::kReprise:
+      return FromReprise(lookup);
+    case Launcher::kTorchrun:
+      return FromTorchrun(lookup);
+    case Launcher::kOpenMpi:
+      return FromOpenMpi(lookup);
+    case Launcher::kPmi:
+      return FromPmi(lookup);
+    case Launcher::kSlurm:
+      return FromSlurm(lookup);
+    case Launcher::kMvapich:
+      return FromMvapich(lookup);
+    case Launcher::kJsrun:
+      return FromJsrun(lookup);
+    case Launcher::kFlux:
+      return FromFlux(lookup);
+    case Launcher::kPals:
+      return FromPals(lookup);
+  }
+  return absl::InternalError("no launcher");
+}
+
+// Scripts that another launcher starts give its rank and size torch's names, and often no more: then the other decides.
+// Whether that is so for `other`, the launcher that decides but for torch's.
+bool SetByScript(const LaunchVariables& any, Launcher other, Lookup lookup) {
+  const bool lacking =
+      !any.Has("LOCAL_RANK") || !any.Has("LOCAL_WORLD_SIZE") || !any.Has("MASTER_ADDR") || !any.Has("MASTER_PORT");
+  return lacking && !any.Has("TORCHELASTIC_RUN_ID") && SayTheSame(any, Launcher::kTorchrun, other) &&
+         !FromTorchrun(lookup).ok() && From(other, lookup).ok();
+}
+
+absl::StatusOr<LaunchEnvironment> FromWhoRanScript(Launcher other, Lookup lookup) {
+  REPRISE_ASSIGN_OR_RETURN(LaunchEnvironment launch, From(other, lookup));
+  const LaunchVariables variables(lookup, "unset it, or set it to what the launcher says");
+  for (const auto& [name, number] : {std::pair<const char*, int>{"LOCAL_RANK", launch.local_rank},
+                                     std::pair<const char*, int>{"LOCAL_WORLD_SIZE", launch.local_size}}) {
+    if (variables.Has(name) && variables.NumberIfSet(name) != number) {
+      return variables.Wrong(name, absl::StrCat("the launcher that started this process says ", number));
+    }
+  }
+  return launch;
+}
+
+absl::StatusOr<LaunchEnvironment> FromLauncher(Lookup lookup) {
+  const LaunchVariables any(lookup, std::string(kByHand));
+  const Launcher launcher = Decides(any, false);
+  if (launcher != Launcher::kReprise) {
+    // By themselves they would be overlooked: each process would be rank 0 of 1, or use another rank's device.
+    if (const char* name = any.FirstOf({"REPRISE_LOCAL_RANK", "REPRISE_LOCAL_SIZE"})) {
+      return any.Wrong(name, "REPRISE_RANK and REPRISE_WORLD_SIZE are not set");
+    }
+  }
+  if (launcher == Launcher::kNone) REPRISE_RETURN_IF_ERROR(CheckUnknownLaunchers(any));
+  // What a launcher's variables lack matters only once it is clear that they are the right ones.
+  const Launcher other = Decides(any, true);
+  const bool by_script = launcher == Launcher::kTorchrun && SetByScript(any, other, lookup);
+  REPRISE_RETURN_IF_ERROR(CheckOtherLaunchers(any, by_script ? other : launcher));
+  return by_script ? FromWhoRanScript(other, lookup) : From(launcher, lookup);
 }
 
 }  // namespace
@@ -220,7 +283,6 @@ absl::StatusOr<LaunchEnvironment> DetectLaunchFrom(Lookup lookup, const std::str
   const LaunchVariables variables(lookup, "set it to a port that is free on the host of rank 0, the same on all ranks");
   if (variables.Has("TMPDIR")) launch.directory = variables.Text("TMPDIR");
   if (launch.launcher == Launcher::kNone) return launch;
-  REPRISE_RETURN_IF_ERROR(CheckOtherLaunchers(variables, launch));
   if (variables.Has("REPRISE_JOB")) launch.job = variables.Text("REPRISE_JOB");
   if (variables.Has("REPRISE_HOST")) launch.host = variables.Text("REPRISE_HOST");
   if (variables.Has("REPRISE_PORT")) {

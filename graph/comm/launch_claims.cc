@@ -53,6 +53,7 @@ const std::vector<Family>& Families() {
 
 struct Claim {
   int64_t rank = 0, size = 1;
+  bool has_size = false;
   std::string text = {};  // "RANK is "0" and WORLD_SIZE is "1" (torchrun)"
 };
 
@@ -67,11 +68,20 @@ std::optional<Claim> ClaimOf(const Family& family, const LaunchVariables& variab
     const std::optional<int> size = variables.NumberIfSet(name);
     if (!size.has_value()) continue;
     claim.size = *size;
+    claim.has_size = true;
     absl::StrAppend(&claim.text, " and ", name, " is ", *size);
     break;
   }
   absl::StrAppend(&claim.text, " (", family.program, ")");
   return claim;
+}
+
+// Null for kNone and kReprise.
+const Family* FamilyOf(Launcher launcher) {
+  for (const Family& family : Families()) {
+    if (family.launcher == launcher) return &family;
+  }
+  return nullptr;
 }
 
 // Resource managers start the daemons of other launchers, one on each node.
@@ -125,29 +135,38 @@ bool StartedBySrun(const LaunchVariables& variables) {
          number < kFirstReserved;
 }
 
-absl::Status CheckOtherLaunchers(const LaunchVariables& variables, const LaunchEnvironment& launch) {
-  const Family* mine = nullptr;
-  for (const Family& family : Families()) {
-    if (family.launcher == launch.launcher) mine = &family;
-  }
-  if (mine == nullptr) return absl::OkStatus();
+bool SayTheSame(const LaunchVariables& variables, Launcher one, Launcher other) {
+  const Family *first = FamilyOf(one), *second = FamilyOf(other);
+  if (first == nullptr || second == nullptr) return false;
+  const std::optional<Claim> a = ClaimOf(*first, variables), b = ClaimOf(*second, variables);
+  return a.has_value() && b.has_value() && a->has_size && b->has_size && a->rank == b->rank && a->size == b->size;
+}
+
+absl::Status CheckOtherLaunchers(const LaunchVariables& variables, Launcher launcher) {
+  const Family* const mine = FamilyOf(launcher);
+  const std::optional<Claim> my_claim = mine == nullptr ? std::nullopt : ClaimOf(*mine, variables);
+  if (!my_claim.has_value()) return absl::OkStatus();  // what is missing or malformed, its reader says
   for (const Family& other : Families()) {
     const std::optional<Claim> claim = ClaimOf(other, variables);
     if (&other == mine || !claim.has_value() || claim->size == 1) continue;
-    if (claim->rank == launch.rank && claim->size == launch.size) continue;
-    if (launch.size > 1 && MayStart(other.launcher, launch.launcher, variables)) continue;
-    const std::optional<Claim> my_claim = ClaimOf(*mine, variables);
-    return absl::InvalidArgumentError(absl::StrCat(
-        "two launchers contradict each other: ", my_claim.has_value() ? my_claim->text : mine->program, ", but ",
-        claim->text, "; unset ", mine->unset, " or ", other.unset, ", whichever did not start this process, or set ",
-        "REPRISE_RANK and REPRISE_WORLD_SIZE on every rank"));
+    if (claim->rank == my_claim->rank && (claim->size == my_claim->size || !my_claim->has_size)) continue;
+    const bool several = my_claim->size > 1 || !my_claim->has_size;
+    if (several && MayStart(other.launcher, launcher, variables)) continue;
+    return absl::InvalidArgumentError(absl::StrCat("two launchers contradict each other: ", my_claim->text, ", but ",
+                                                   claim->text, "; unset ", mine->unset, " or ", other.unset,
+                                                   ", whichever did not start this process, or set ",
+                                                   "REPRISE_RANK and REPRISE_WORLD_SIZE on every rank"));
   }
   return absl::OkStatus();
 }
 
 absl::Status CheckUnknownLaunchers(const LaunchVariables& variables) {
-  // PMIx without more (prun, PALS with --pmi=pmix), mpirun_rsh of old, MVAPICH 3, aprun.
-  const char* sign = variables.FirstOf({"PMIX_RANK", "PMI_ID", "MVP_COMM_WORLD_RANK", "ALPS_APP_PE"});
+  // PMIx without more (prun, PALS with --pmi=pmix), mpirun_rsh of old, MVAPICH 3, aprun; and what is left where a
+  // container or sudo let only some of a launcher's variables through.
+  const char* sign =
+      variables.FirstOf({"PMIX_RANK", "PMI_ID", "MVP_COMM_WORLD_RANK", "ALPS_APP_PE", "OMPI_COMM_WORLD_LOCAL_RANK",
+                         "MV2_COMM_WORLD_LOCAL_RANK", "JSM_NAMESPACE_LOCAL_RANK", "MPI_LOCALRANKID", "PMI_LOCAL_RANK",
+                         "FLUX_TASK_LOCAL_ID", "PALS_LOCAL_RANKID"});
   if (sign == nullptr) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat(sign, " is ", Quoted(variables.Text(sign)),

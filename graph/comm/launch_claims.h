@@ -13,10 +13,15 @@ namespace reprise::internal {
 // those that Slurm reserves.
 bool StartedBySrun(const LaunchVariables& variables);
 
-// InvalidArgument if another launcher's variables contradict those by which `launch` was read, as DetectLaunch says.
-absl::Status CheckOtherLaunchers(const LaunchVariables& variables, const LaunchEnvironment& launch);
+// InvalidArgument if another launcher's variables contradict those of `launcher`, which decides, as DetectLaunch says.
+// OK if those of `launcher` are missing or malformed.
+absl::Status CheckOtherLaunchers(const LaunchVariables& variables, Launcher launcher);
 
-// InvalidArgument if some launcher that DetectLaunch does not know started this process as one of several ranks.
+// Both say rank and size, and the same.
+bool SayTheSame(const LaunchVariables& variables, Launcher one, Launcher other);
+
+// InvalidArgument if only a launcher that DetectLaunch does not know, or a rank on this host, tells that this process
+// was started as one of several ranks.
 absl::Status CheckUnknownLaunchers(const LaunchVariables& variables);
 
 }  // namespace reprise::internal

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 
 #include <cerrno>
+#include <system_error>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -15,15 +16,6 @@ constexpr size_t kMaxLineBytes = size_t{1} << 16;
 
 // At once from one source, and what a pipe may hold.
 constexpr size_t kTurnBytes = size_t{64} << 10, kMaxPipeBytes = size_t{1} << 20;
-
-// As far as the file takes them: a full disk must not stop a run.
-void WriteAll(int file, absl::string_view bytes) {
-  while (!bytes.empty()) {
-    const ssize_t written = write(file, bytes.data(), bytes.size());
-    if (written < 0 && errno != EINTR) return;
-    if (written > 0) bytes.remove_prefix(static_cast<size_t>(written));
-  }
-}
 
 }  // namespace
 
@@ -80,7 +72,24 @@ void LineForwarder::ForwardLines() {
   }
   pending_.erase(0, begin);
   target_->Write(lines);
-  if (copy_ >= 0) WriteAll(copy_, plain_lines);
+  if (copy_ >= 0) WriteCopy(plain_lines);
+}
+
+void LineForwarder::WriteCopy(absl::string_view bytes) {
+  while (!bytes.empty()) {
+    const ssize_t written = write(copy_, bytes.data(), bytes.size());
+    if (written < 0 && errno != EINTR) {
+      if (copy_error_ == 0) copy_error_ = errno;
+      num_lost_ += bytes.size();
+      return;
+    }
+    if (written > 0) bytes.remove_prefix(static_cast<size_t>(written));
+  }
+}
+
+std::string LineForwarder::CopyLoss() const {
+  if (num_lost_ == 0) return "";
+  return absl::StrCat(num_lost_, " bytes were dropped: ", std::generic_category().message(copy_error_));
 }
 
 }  // namespace reprise::internal

@@ -22,17 +22,23 @@ class LineForwarder {
   void Forward();
   // Forwards what the pipe holds, whether the target has room or not, and ends a last line that is not complete.
   void Finish();
+  // Empty if the copy is whole. Otherwise what it lacks: "720 bytes were dropped: No space left on device".
+  std::string CopyLoss() const;
 
  private:
   // Up to `num_bytes`; less if there is no more now.
   void Read(size_t num_bytes);
   void ForwardLines();
+  // As far as the file takes them: a full disk must not stop a run.
+  void WriteCopy(absl::string_view bytes);
 
   FileDescriptor source_;
   const std::string prefix_;
   OutputWriter* const target_;
   const int copy_;
   std::string pending_;  // the beginning of a line
+  size_t num_lost_ = 0;  // of the copy
+  int copy_error_ = 0;   // the first
 };
 
 }  // namespace reprise::internal

@@ -12,6 +12,7 @@
 #include <cstring>
 #include <fstream>
 #include <iterator>
+#include <map>
 #include <optional>
 #include <utility>
 
@@ -39,7 +40,22 @@ using internal::FileDescriptor;
 using internal::LineForwarder;
 using internal::OutputWriter;
 
-constexpr int kTimeoutExitCode = 124;  // as timeout(1)
+constexpr int kTimeoutExitCode = 124;    // as timeout(1)
+constexpr int kLostOutputExitCode = 74;  // EX_IOERR of sysexits.h
+
+// While this process ignores SIGCHLD, perhaps because its parent did, the system forgets how children end.
+class DefaultChildSignal {
+ public:
+  DefaultChildSignal() {
+    struct sigaction by_default = {};
+    by_default.sa_handler = SIG_DFL;
+    sigaction(SIGCHLD, &by_default, &before_);
+  }
+  ~DefaultChildSignal() { sigaction(SIGCHLD, &before_, nullptr); }
+
+ private:
+  struct sigaction before_ = {};
+};
 
 // Signals wait in a descriptor instead of interrupting, for as long as this lives and in this thread.
 class WaitingSignals {
@@ -99,10 +115,16 @@ absl::StatusOr<std::vector<std::string>> OwnArguments() {
   return std::vector<std::string>(absl::StrSplit(text, '\0'));
 }
 
+std::string SignalText(int signal) { return absl::StrCat("signal ", signal, " (", strsignal(signal), ")"); }
+
 std::string EndText(const ChildEnd& end) {
   if (end.signal == 0) return absl::StrCat("exited with code ", end.exit_code);
-  return absl::StrCat("was ended by signal ", end.signal, " (", strsignal(end.signal), ")");
+  return absl::StrCat("was ended by ", SignalText(end.signal));
 }
+
+// What the system does to a process group that uses a terminal out of its turn, until somebody gives it the terminal.
+// Nobody gives it to ranks.
+bool StopsForTerminal(int signal) { return signal == SIGTTIN || signal == SIGTTOU; }
 
 // A pipe or a socket has a reader who may go or stall. A terminal and a file are a rank's own business.
 bool HasReader(int fd) {
@@ -136,6 +158,7 @@ class LocalRanks {
         error_(STDERR_FILENO, "standard error") {}
   // None is left, whatever happened before.
   ~LocalRanks() {
+    ending_ = true;
     SignalAll(SIGKILL);
     while (!running_.empty()) {
       Reap();
@@ -167,18 +190,27 @@ class LocalRanks {
       child.output = output.get();
       child.error = error.get();
       REPRISE_ASSIGN_OR_RETURN(const pid_t pid, internal::StartChild(child));
-      running_.push_back({rank, pid});
+      running_.push_back({.rank = rank, .pid = pid});
     }
     return absl::OkStatus();
   }
 
   LocalRun Wait() {
-    HandleEventsUntil(timed_out_by_, [&] { return running_.empty() || !failures_.empty(); });
-    if (failures_.empty()) {
-      timed_out_ = RunningRanks();
-    } else {
+    const auto over = [&] { return running_.empty() || !failures_.empty() || StoppedForTerminal() != 0; };
+    HandleEventsUntil(timed_out_by_, [&] { return over() || interrupted_by_ != 0; });
+    if (!over() && interrupted_by_ != 0) HandleEventsUntil(timed_out_by_.OrAfter(options_.grace), over);
+    if (!failures_.empty()) {
       HandleEventsUntil(Deadline(options_.grace), [&] { return running_.empty(); });
       ended_ = RunningRanks();
+    } else if (const int signal = StoppedForTerminal(); signal != 0) {
+      used_terminal_by_ = signal;  // the others have nothing to say: most were stopped too
+    } else if (interrupted_by_ != 0) {
+      ignored_signal_ = RunningRanks();
+    } else {
+      timed_out_ = RunningRanks();
+    }
+    for (const Running& child : running_) {
+      if (child.stopped_by != 0) stopped_[child.stopped_by].push_back(child.rank);
     }
     ending_ = true;
     SignalAll(SIGTERM);
@@ -191,8 +223,9 @@ class LocalRanks {
 
  private:
   struct Running {
-    int rank;
-    pid_t pid;
+    int rank = 0;
+    pid_t pid = 0;
+    int stopped_by = 0;  // a signal, while it is stopped
   };
   struct Failure {
     int rank;
@@ -226,6 +259,7 @@ class LocalRanks {
       REPRISE_ASSIGN_OR_RETURN(output, OpenLog(LogPath(rank)));
       logs_.emplace_back(fcntl(output.get(), F_DUPFD_CLOEXEC, 0));
       log = logs_.back().get();
+      log_of_[forwarders_.size()] = rank;
       if (log < 0) return absl::UnavailableError(internal::ErrnoText(absl::StrCat("opening ", LogPath(rank)), errno));
     }
     return AddForwarder(prefix, ErrorWriter(), log, error);
@@ -264,7 +298,11 @@ class LocalRanks {
 
   // Who reads slowly gets everything, unless somebody or the timeout says that it is enough.
   void WriteTheRest() {
-    for (LineForwarder& forwarder : forwarders_) forwarder.Finish();
+    for (size_t i = 0; i < forwarders_.size(); ++i) {
+      forwarders_[i].Finish();
+      const std::string loss = forwarders_[i].CopyLoss();
+      if (!loss.empty()) log_losses_.push_back(absl::StrCat(LogPath(log_of_[i]), ": ", loss));
+    }
     forwarders_.clear();  // a process that left the group may write on
     const Deadline soon(options_.grace);
     const auto written = [&] { return output_.done() && error_.done(); };
@@ -274,9 +312,10 @@ class LocalRanks {
   }
 
   void Reap() {
+    if (!ending_) group_.KeepGuarded();
     std::vector<Running> still_running;
-    for (const Running& child : running_) {
-      const std::optional<ChildEnd> end = internal::PollChild(child.pid);
+    for (Running& child : running_) {
+      const std::optional<ChildEnd> end = internal::PollChild(child.pid, child.stopped_by);
       if (!end.has_value()) {
         still_running.push_back(child);
       } else if (!ending_ && (end->signal != 0 || end->exit_code != 0)) {
@@ -285,6 +324,14 @@ class LocalRanks {
     }
     running_ = std::move(still_running);
     std::stable_partition(failures_.begin(), failures_.end(), [](const Failure& f) { return f.end.signal != 0; });
+  }
+
+  // The signal, or 0.
+  int StoppedForTerminal() const {
+    for (const Running& child : running_) {
+      if (StopsForTerminal(child.stopped_by)) return child.stopped_by;
+    }
+    return 0;
   }
 
   std::vector<int> RunningRanks() const {
@@ -306,41 +353,66 @@ class LocalRanks {
         absl::StrAppend(&parts.back(), " (see ", LogPath(failure.rank), ")");
       }
     }
+    for (const auto& [signal, ranks] : stopped_) {
+      parts.push_back(absl::StrCat(internal::RankList(ranks), " of ", options_.ranks,
+                                   ranks.size() == 1 ? " was" : " were", " stopped by ", SignalText(signal)));
+      if (StopsForTerminal(signal)) {
+        absl::StrAppend(&parts.back(), ", because one used the terminal, which ranks may neither read nor change, nor ",
+                        "write to after \"stty tostop\"; redirect what it reads and writes");
+      }
+    }
+    if (!ignored_signal_.empty()) {
+      parts.push_back(absl::StrCat(internal::RankList(ignored_signal_), " of ", options_.ranks, " did not end by ",
+                                   SignalText(interrupted_by_), " and had to be ended"));
+    }
     if (!timed_out_.empty()) {
       parts.push_back(absl::StrCat(internal::RankList(timed_out_), " of ", options_.ranks, " did not end within ",
                                    absl::FormatDuration(options_.timeout)));
     }
     if (!ended_.empty()) parts.push_back(absl::StrCat(internal::RankList(ended_), " had to be ended"));
+    bool lost = !log_losses_.empty();
     for (const OutputWriter* writer : {&output_, &error_}) {
       std::string loss = writer->Loss();
       if (!loss.empty()) parts.push_back(std::move(loss));
+      lost |= writer->failed();
     }
+    parts.insert(parts.end(), log_losses_.begin(), log_losses_.end());
     run.message = absl::StrJoin(parts, "; ");
     if (!failures_.empty()) {
       const ChildEnd& first = failures_.front().end;
       run.exit_code = first.signal != 0 ? 128 + first.signal : first.exit_code;
-    } else if (!written_ && interrupted_by_ != 0) {
+    } else if (used_terminal_by_ != 0) {
+      run.exit_code = 128 + used_terminal_by_;
+    } else if ((!written_ && interrupted_by_ != 0) || !ignored_signal_.empty()) {
       run.exit_code = 128 + interrupted_by_;
     } else if (!timed_out_.empty() || !written_) {
       run.exit_code = kTimeoutExitCode;
+    } else if (lost) {
+      run.exit_code = kLostOutputExitCode;
     }
     return run;
   }
 
   const LocalLaunchOptions& options_;
   const Deadline timed_out_by_;
+  const DefaultChildSignal child_signal_;
   WaitingSignals signals_;
   OutputWriter output_, error_;
   internal::ProcessGroup group_;  // ends before the streams do
   std::vector<Running> running_;
   std::vector<LineForwarder> forwarders_;
   std::vector<FileDescriptor> logs_;
+  std::map<size_t, int> log_of_;  // the rank, by the place of its forwarder in forwarders_
+  std::vector<std::string> log_losses_;
   std::vector<Failure> failures_;  // signals first: others see that a rank is gone before it can be waited for
   int interrupted_by_ = 0;         // the last signal to this process
   bool written_ = false;           // all output, or its reader is gone
   bool ending_ = false;            // ranks that this process ends have not failed
   std::vector<int> ended_;         // after another failed
   std::vector<int> timed_out_;
+  std::vector<int> ignored_signal_;          // interrupted_by_
+  std::map<int, std::vector<int>> stopped_;  // by each signal, when the others were to be ended
+  int used_terminal_by_ = 0;                 // the signal that stopped ranks for that
 };
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/eventfd.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -35,6 +36,13 @@ class AllSignalsBlocked {
  private:
   sigset_t before_ = {};
 };
+
+// Whether `error` of writing to `fd` says that nobody reads it. EBADF: this process was started without that stream.
+bool ReaderIsGone(int fd, int error) {
+  struct stat info = {};
+  if (error == EIO) return fstat(fd, &info) == 0 && S_ISCHR(info.st_mode);  // a terminal that hung up
+  return error == EPIPE || error == ECONNRESET || error == EBADF;
+}
 
 }  // namespace
 
@@ -116,6 +124,11 @@ std::string OutputWriter::Loss() const {
   const std::string cause = shared_->error == 0 ? std::string("its reader did not take them in time")
                                                 : std::generic_category().message(shared_->error);
   return absl::StrCat(lost, " bytes of ", name_, " were dropped: ", cause);
+}
+
+bool OutputWriter::failed() const {
+  const std::lock_guard<std::mutex> lock(shared_->mutex);
+  return shared_->num_lost > 0 && !ReaderIsGone(shared_->target.get(), shared_->error);
 }
 
 void OutputWriter::Run(const std::shared_ptr<Shared>& shared) {

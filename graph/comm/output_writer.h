@@ -37,6 +37,8 @@ class OutputWriter {
   // Empty if all was written. Otherwise what became of the rest: "720 bytes of standard output were dropped: Broken
   // pipe".
   std::string Loss() const;
+  // The file refused some (a full disk). That its reader went, or does not take them, is no failure of the file.
+  bool failed() const;
 
  private:
   struct Shared;

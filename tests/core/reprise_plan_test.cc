@@ -366,6 +366,10 @@ TEST(ReprisePlanTest, RefusesBadFlagsInOneLineWithARemedy) {
       {"--only_check_args", "no flag --only_check_args", "--help"},
       {"--stack=2 text", "\"text\" is not a flag", "--name=value"},
       {"--stack", "--stack lacks a value", "--help"},
+      {"--stack=2 --device_memory=", "--device_memory lacks a value", "--help"},
+      {"--stack=2 --device_memory ''", "--device_memory lacks a value", "--help"},
+      {"--stack=2 --format=overlap --costs=", "--costs lacks a value", "--help"},
+      {"--stack=2 --weight_slots=", "--weight_slots lacks a value", "--help"},
   };
   for (const Case& c : cases) {
     const FinishedRun run = ToolErrors(c.flags);

@@ -145,6 +145,65 @@ TEST(SeveralLaunchersTest, TorchsVariablesSetByHandAreNotTorchrun) {
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("contradict")));
 }
 
+TEST(SeveralLaunchersTest, AContradictionComesBeforeWhatIsMissing) {
+  for (const Launcher other : kInOrder) {
+    if (other == Launcher::kTorchrun) continue;
+    for (const char* kept : {"WORLD_SIZE", "LOCAL_RANK"}) {
+      const Variables alone = {{"RANK", "0"}, {kept, kTorchrunAlone.at(kept)}};
+      EXPECT_THAT(Detect(With(SaysRank(other, 3, 4), alone)),
+                  StatusIs(absl::StatusCode::kInvalidArgument,
+                           AllOf(HasSubstr("two launchers contradict each other: RANK is 0"), HasSubstr(" is 3"))))
+          << static_cast<int>(other);
+    }
+  }
+  EXPECT_THAT(
+      Detect({{"RANK", "0"}, {"WORLD_SIZE", "1"}, {"OMPI_COMM_WORLD_RANK", "3"}, {"OMPI_COMM_WORLD_SIZE", "4"}}),
+      StatusIs(absl::StatusCode::kInvalidArgument,
+               HasSubstr("RANK is 0 and WORLD_SIZE is 1 (torchrun), but OMPI_COMM_WORLD_RANK is 3 and "
+                         "OMPI_COMM_WORLD_SIZE is 4 (mpirun); unset ")));
+}
+
+TEST(SeveralLaunchersTest, AScriptMayGiveRanksTorchsNames) {
+  const char* const more[] = {"LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"};
+  for (const Launcher other : kInOrder) {
+    if (other == Launcher::kTorchrun) continue;
+    for (unsigned given = 0; given < 16; ++given) {
+      SCOPED_TRACE(absl::StrCat("launcher ", static_cast<int>(other), ", given ", given));
+      Variables by_script = {{"RANK", "1"}, {"WORLD_SIZE", "4"}};
+      for (size_t i = 0; i < std::size(more); ++i) {
+        if ((given >> i & 1u) != 0) by_script[more[i]] = SaysRank(Launcher::kTorchrun, 1, 4).at(more[i]);
+      }
+      const Variables both = With(SaysRank(other, 1, 4), by_script);
+      REPRISE_ASSERT_OK_AND_ASSIGN(const LaunchEnvironment launch, Detect(both));
+      EXPECT_EQ(launch.launcher, given == 15 ? Launcher::kTorchrun : other);
+      EXPECT_EQ(launch.rank, 1);
+      EXPECT_EQ(launch.size, 4);
+      EXPECT_EQ(launch.local_rank, 1);
+      EXPECT_EQ(launch.local_size, 4);
+      // torchrun itself sets all of its variables.
+      if (given != 15) {
+        EXPECT_THAT(Detect(With(both, {{"TORCHELASTIC_RUN_ID", "j"}})),
+                    StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("is not set")));
+      }
+      if ((given | 1u) != 15) {  // with which torch's variables would be complete, and decide
+        EXPECT_THAT(Detect(With(both, {{"LOCAL_RANK", "2"}})),
+                    StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("LOCAL_RANK is \"2\"")));
+      }
+      EXPECT_THAT(Detect(With(both, {{"RANK", "2"}})),
+                  StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("contradict")));
+    }
+  }
+  // Neither is enough.
+  EXPECT_THAT(
+      Detect({{"RANK", "1"}, {"WORLD_SIZE", "4"}, {"OMPI_COMM_WORLD_RANK", "1"}, {"OMPI_COMM_WORLD_SIZE", "4"}}),
+      StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("LOCAL_WORLD_SIZE is not set")));
+  // mpirun may have been started by srun; the script's names change nothing.
+  REPRISE_ASSERT_OK_AND_ASSIGN(const LaunchEnvironment launch,
+                               Detect(With(With(SaysRank(Launcher::kOpenMpi, 1, 4), SaysRank(Launcher::kSlurm, 0, 2)),
+                                           {{"RANK", "1"}, {"WORLD_SIZE", "4"}})));
+  EXPECT_EQ(launch.launcher, Launcher::kOpenMpi);
+}
+
 TEST(SeveralLaunchersTest, AClaimNeedsNoSize) {
   EXPECT_THAT(Detect(With(kTorchrunAlone, {{"OMPI_COMM_WORLD_RANK", "3"}})),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("but OMPI_COMM_WORLD_RANK is 3 (mpirun)")));

@@ -221,6 +221,10 @@ INSTANTIATE_TEST_SUITE_P(
                 "MV2_COMM_WORLD_LOCAL_SIZE is not set", "mpirun_rsh"},
         Mistake{"JsrunHalfSet", Without(kJsrunVariables, "JSM_NAMESPACE_RANK"), "JSM_NAMESPACE_RANK is not set",
                 "jsrun"},
+        Mistake{"RepriseLocalRankAlone", {{"REPRISE_LOCAL_RANK", "1"}}, "REPRISE_LOCAL_RANK is \"1\"", kByHand},
+        Mistake{"RepriseLocalSizeAlone", {{"REPRISE_LOCAL_SIZE", "2"}}, "REPRISE_LOCAL_SIZE is \"2\"", kByHand},
+        Mistake{"RepriseLocalRankBesideAnother", With(kOpenMpiVariables, {{"REPRISE_LOCAL_RANK", "0"}}),
+                "REPRISE_LOCAL_RANK is \"0\"", kByHand},
         Mistake{"PmixAlone",
                 {{"PMIX_RANK", "0"}, {"PMIX_NAMESPACE", "prun"}},
                 "PMIX_RANK is \"0\"",
@@ -229,6 +233,19 @@ INSTANTIATE_TEST_SUITE_P(
         Mistake{"Aprun", {{"ALPS_APP_PE", "2"}}, "ALPS_APP_PE is \"2\"", "set REPRISE_RANK"},
         Mistake{"PortIsNone", With(kRepriseVariables, {{"REPRISE_PORT", "0"}}), "REPRISE_PORT is \"0\"", "1 to 65535"}),
     [](const ::testing::TestParamInfo<Mistake>& info) { return info.param.name; });
+
+TEST(LaunchEnvironmentTest, ALocalRankAloneIsRefusedByName) {
+  for (const char* name : {"OMPI_COMM_WORLD_LOCAL_RANK", "MV2_COMM_WORLD_LOCAL_RANK", "JSM_NAMESPACE_LOCAL_RANK",
+                           "MPI_LOCALRANKID", "PMI_LOCAL_RANK", "FLUX_TASK_LOCAL_ID", "PALS_LOCAL_RANKID"}) {
+    for (const char* rank : {"0", "1"}) {
+      EXPECT_THAT(Detect({{name, rank}}),
+                  StatusIs(absl::StatusCode::kInvalidArgument,
+                           AllOf(HasSubstr(absl::StrCat(name, " is \"", rank, "\"")), HasSubstr("set REPRISE_RANK"),
+                                 HasSubstr(absl::StrCat("or unset ", name)))));
+    }
+  }
+  EXPECT_THAT(Detect({{"LOCAL_RANK", "1"}}), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("torchrun")));
+}
 
 TEST(LaunchEnvironmentTest, RanksOnSeveralHostsNeedAPlaceToMeet) {
   REPRISE_ASSERT_OK_AND_ASSIGN(const LaunchEnvironment launch,

@@ -136,6 +136,14 @@ TEST_F(LauncherOutputTest, AReaderThatGoesEndsNobody) {
   EXPECT_THAT(Errors(), HasSubstr(" bytes of standard output were dropped: Broken pipe"));
 }
 
+TEST_F(LauncherOutputTest, AFullDiskIsNoSuccess) {
+  Start({"--ranks=3", "flood", "1", "10", directory_.path()}, "/dev/full");
+  EXPECT_EQ(Wait(), 74);
+  for (int rank = 0; rank < 3; ++rank) EXPECT_TRUE(Finished(rank)) << "rank " << rank;
+  EXPECT_THAT(Errors(), HasSubstr(absl::StrCat(10 * (kLineBytes + kPrefixBytes),
+                                               " bytes of standard output were dropped: No space left on device")));
+}
+
 TEST_F(LauncherOutputTest, ASlowReaderGetsEverything) {
   Start({"--ranks=3", "flood", "-1", absl::StrCat(kLines)});
   WaitForFullPipe();

@@ -5,7 +5,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <cstdlib>
 #include <fstream>
 #include <iterator>
 #include <sstream>
@@ -138,6 +140,54 @@ TEST(LocalLaunchTest, ARankThatLeftTheGroupIsEndedToo) {
   ExpectNoChildren();
 }
 
+TEST(LocalLaunchTest, ARankThatTheTerminalStopsHasFailed) {
+  for (const int signal : {SIGTTIN, SIGTTOU}) {
+    LocalLaunchOptions options = Options(3, {"signal", "1", absl::StrCat(signal)});
+    options.timeout = absl::Seconds(20);
+    REPRISE_ASSERT_OK_AND_ASSIGN(const LocalRun run, RunLocalRanks(options));
+    EXPECT_EQ(run.exit_code, 128 + signal);
+    EXPECT_THAT(run.message, HasSubstr(absl::StrCat("rank 1 of 3 was stopped by signal ", signal, " (Stopped (tty ")));
+    EXPECT_THAT(run.message, AllOf(HasSubstr("used the terminal"), HasSubstr("; redirect what it reads and writes"),
+                                   Not(HasSubstr("did not end within"))));
+    ExpectNoChildren();
+  }
+}
+
+TEST(LocalLaunchTest, ARankThatSomebodyStoppedIsNamedWhenTimeRunsOut) {
+  LocalLaunchOptions options = Options(2, {"signal", "1", absl::StrCat(SIGSTOP)});
+  options.timeout = absl::Milliseconds(300);
+  REPRISE_ASSERT_OK_AND_ASSIGN(const LocalRun run, RunLocalRanks(options));
+  EXPECT_EQ(run.exit_code, 124);
+  EXPECT_EQ(run.message,
+            "rank 1 of 2 was stopped by signal 19 (Stopped (signal)); ranks 0, 1 of 2 did not end within 300ms");
+  ExpectNoChildren();
+}
+
+TEST(LocalLaunchTest, ExitsAreSeenWhereSigchldIsIgnored) {
+  signal(SIGCHLD, SIG_IGN);
+  const absl::StatusOr<LocalRun> good = RunLocalRanks(Options(2, {"exit", "0", "0"}));
+  const absl::StatusOr<LocalRun> bad = RunLocalRanks(Options(2, {"exit", "0", "7"}));
+  EXPECT_EQ(signal(SIGCHLD, SIG_DFL), SIG_IGN) << "the caller's action is back";
+  ASSERT_THAT(good, IsOk());
+  EXPECT_EQ(good->exit_code, 0) << good->message;
+  ASSERT_THAT(bad, IsOk());
+  EXPECT_EQ(bad->message, "rank 1 of 2 exited with code 7");
+}
+
+TEST(LocalLaunchTest, ALogThatTakesNothingIsNoSuccess) {
+  const TemporaryDirectory logs;
+  LocalLaunchOptions options = Options(2, {"print"});
+  options.log_directory = logs.path();
+  std::filesystem::create_symlink("/dev/full", logs.path() + "/rank-1.log");
+  ::testing::internal::CaptureStderr();
+  const absl::StatusOr<LocalRun> run = RunLocalRanks(options);
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(), HasSubstr("[rank 1] error of rank 1\n"));
+  ASSERT_THAT(run, IsOk());
+  EXPECT_EQ(run->exit_code, 74);
+  EXPECT_EQ(run->message, absl::StrCat(logs.path(), "/rank-1.log: ", sizeof("error of rank 1\n") - 1,
+                                       " bytes were dropped: No space left on device"));
+}
+
 TEST(LocalLaunchTest, TimeRunsOut) {
   LocalLaunchOptions options = Options(2, {"signal", "-1", "0"});
   options.timeout = absl::Milliseconds(200);
@@ -191,11 +241,11 @@ TEST(LocalLaunchTest, WhatCannotBeStartedIsNamed) {
 // A launcher in a process of its own, whose ranks linger.
 class LauncherProcessTest : public ::testing::Test {
  protected:
-  void StartLauncher() {
+  void StartLauncher(const char* what = "linger") {
     launcher_ = fork();
     if (launcher_ == 0) {
-      execl(REPRISE_LOCAL_RANK_PROGRAM, REPRISE_LOCAL_RANK_PROGRAM, "--ranks=3", "linger", directory_.path().c_str(),
-            "-1", nullptr);
+      execl(REPRISE_LOCAL_RANK_PROGRAM, REPRISE_LOCAL_RANK_PROGRAM, "--ranks=3", what, directory_.path().c_str(), "-1",
+            nullptr);
       _exit(127);
     }
     const internal::Deadline deadline(absl::Seconds(30));
@@ -227,6 +277,59 @@ TEST_F(LauncherProcessTest, SignalsGoToTheRanks) {
     for (const pid_t pid : pids_) EXPECT_TRUE(Gone(pid)) << pid;
     for (int rank = 0; rank < 3; ++rank) std::filesystem::remove(absl::StrCat(directory_.path(), "/", rank));
   }
+}
+
+TEST_F(LauncherProcessTest, RanksThatIgnoreSignalsAreEnded) {
+  for (const int signal : {SIGTERM, SIGINT}) {
+    StartLauncher("deaf");
+    const int status = SignalAndWait(signal);
+    ASSERT_TRUE(WIFEXITED(status));
+    EXPECT_EQ(WEXITSTATUS(status), 128 + signal);
+    for (const pid_t pid : pids_) EXPECT_TRUE(Gone(pid)) << pid;
+    for (int rank = 0; rank < 3; ++rank) std::filesystem::remove(absl::StrCat(directory_.path(), "/", rank));
+  }
+}
+
+TEST_F(LauncherProcessTest, RanksThatWereStoppedHearSignals) {
+  StartLauncher();
+  for (const pid_t pid : pids_) kill(pid, SIGSTOP);
+  const int status = SignalAndWait(SIGINT);
+  ASSERT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), 128 + SIGINT) << "which ended ranks: SIGKILL would have been no failure of theirs";
+  for (const pid_t pid : pids_) EXPECT_TRUE(Gone(pid)) << pid;
+}
+
+TEST_F(LauncherProcessTest, ARankThatIsContinuedGoesOn) {
+  StartLauncher("leave");
+  kill(pids_[0], SIGSTOP);
+  absl::SleepFor(absl::Milliseconds(700));  // more than twice the launcher's grace
+  EXPECT_EQ(waitpid(launcher_, nullptr, WNOHANG), 0) << "it waits";
+  kill(pids_[0], SIGCONT);
+  const int status = SignalAndWait(SIGTERM);
+  ASSERT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), 0) << "ranks of \"leave\" exit with 0 then";
+}
+
+TEST_F(LauncherProcessTest, NothingIsLeftThoughTheGuardWasKilled) {
+  StartLauncher();
+  const pid_t group = getpgid(pids_[0]);
+  ASSERT_NE(group, getpgid(0));
+  ASSERT_EQ(kill(group, SIGKILL), 0);
+  const internal::Deadline deadline(absl::Seconds(30));
+  const auto guarded = [&] {
+    for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
+      const pid_t pid = std::atoi(entry.path().filename().c_str());
+      if (pid > 0 && pid != group && getpgid(pid) == group && std::count(pids_.begin(), pids_.end(), pid) == 0) {
+        return true;
+      }
+    }
+    return false;
+  };
+  while (!guarded() && !deadline.passed()) absl::SleepFor(absl::Milliseconds(5));
+  EXPECT_TRUE(guarded());
+  absl::SleepFor(absl::Milliseconds(100));  // until it asked for the signal of the launcher's end
+  EXPECT_TRUE(WIFSIGNALED(SignalAndWait(SIGKILL)));
+  for (const pid_t pid : pids_) EXPECT_TRUE(Gone(pid)) << pid;
 }
 
 TEST_F(LauncherProcessTest, RanksDieWithTheLauncher) {

@@ -47,6 +47,15 @@ int Linger(const LaunchEnvironment& launch, char** arguments) {
   while (true) pause();
 }
 
+// Leaves its number, twice, in the directory arguments[0], and waits, whatever SIGINT and SIGTERM say.
+int Deaf(const LaunchEnvironment& launch, char** arguments) {
+  for (const int deaf : {SIGINT, SIGTERM}) signal(deaf, SIG_IGN);
+  const std::string path = absl::StrCat(arguments[0], "/", launch.rank);
+  std::ofstream(path + ".part") << getpid() << " " << getpid() << std::endl;
+  std::rename((path + ".part").c_str(), path.c_str());
+  while (true) pause();
+}
+
 // Starts a process that waits, whatever SIGTERM says, and leaves both numbers in the directory arguments[0]. Exits with
 // 0: at once if arguments[1] is "now", else by SIGTERM.
 int Leave(const LaunchEnvironment& launch, char** arguments) {
@@ -116,6 +125,7 @@ int Run(const LaunchEnvironment& launch, int count, char** arguments) {
   if (what == "exit") return Exit(launch, arguments + 1);
   if (what == "signal") return Signal(launch, arguments + 1);
   if (what == "linger") return Linger(launch, arguments + 1);
+  if (what == "deaf") return Deaf(launch, arguments + 1);
   if (what == "leave") return Leave(launch, arguments + 1);
   if (what == "leave_group") return LeaveGroup();
   if (what == "flood") return Flood(launch, count - 1, arguments + 1);

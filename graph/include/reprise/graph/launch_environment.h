@@ -81,11 +81,16 @@ struct LaunchEnvironment {
 //   * torchrun, seen by TORCHELASTIC_RUN_ID, may be started by any: srun torchrun ...
 //   * kOpenMpi, kMvapich and kPmi may be started by jsrun, Flux, srun and PALS, which also start their daemons.
 //   * Flux may be started by jsrun, srun and PALS.
+// Scripts that another launcher starts often set RANK and WORLD_SIZE to its rank and size: without TORCHELASTIC_RUN_ID,
+// and with any of torchrun's other variables missing, that launcher decides, if its variables are complete; LOCAL_RANK
+// and LOCAL_WORLD_SIZE must be what it says, or not be set.
 // Everything else is refused with both claims, in particular 1 rank within several (RANK=0 WORLD_SIZE=1 inherited by
 // mpirun -n 4): that would be as many separate trainings.
 //
-// InvalidArgument if a value is missing, malformed or contradicts another, or if PMIX_RANK, PMI_ID, MVP_COMM_WORLD_RANK
-// or ALPS_APP_PE is the only sign of a launcher; names the variable, its value and the remedy.
+// InvalidArgument if a value is missing, malformed or contradicts another; if REPRISE_LOCAL_RANK or REPRISE_LOCAL_SIZE is
+// set without REPRISE_RANK and REPRISE_WORLD_SIZE; or if PMIX_RANK, PMI_ID, MVP_COMM_WORLD_RANK, ALPS_APP_PE or another
+// launcher's rank on this host is the only sign of a launcher. Names the variable, its value and the remedy; which
+// launcher it was comes before what its variables lack.
 absl::StatusOr<LaunchEnvironment> DetectLaunch();
 
 // InvalidArgument unless 0 <= rank < size, 0 <= local_rank < local_size <= size, and there is a place to meet.
