@@ -87,10 +87,10 @@ struct LaunchEnvironment {
 // Everything else is refused with both claims, in particular 1 rank within several (RANK=0 WORLD_SIZE=1 inherited by
 // mpirun -n 4): that would be as many separate trainings.
 //
-// InvalidArgument if a value is missing, malformed or contradicts another; if REPRISE_LOCAL_RANK or REPRISE_LOCAL_SIZE is
-// set without REPRISE_RANK and REPRISE_WORLD_SIZE; or if PMIX_RANK, PMI_ID, MVP_COMM_WORLD_RANK, ALPS_APP_PE or another
-// launcher's rank on this host is the only sign of a launcher. Names the variable, its value and the remedy; which
-// launcher it was comes before what its variables lack.
+// InvalidArgument if a value is missing, malformed or contradicts another; if REPRISE_LOCAL_RANK or REPRISE_LOCAL_SIZE
+// is set without REPRISE_RANK and REPRISE_WORLD_SIZE; or if PMIX_RANK, PMI_ID, MVP_COMM_WORLD_RANK, ALPS_APP_PE or
+// another launcher's rank on this host is the only sign of a launcher. Names the variable, its value and the remedy;
+// which launcher it was comes before what its variables lack.
 absl::StatusOr<LaunchEnvironment> DetectLaunch();
 
 // InvalidArgument unless 0 <= rank < size, 0 <= local_rank < local_size <= size, and there is a place to meet.

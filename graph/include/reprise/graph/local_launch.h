@@ -42,9 +42,10 @@ struct LocalLaunchOptions {
 struct LocalRun {
   // 0 if all ranks ended with 0. Otherwise that of the rank which failed first: 128 + its number if a signal ended it,
   // and that counts before the exits of others, which mostly follow from it. 128 + SIGTTIN or SIGTTOU if that stopped a
-  // rank; 128 + the number of the SIGINT or SIGTERM that ranks did not end by within `grace`; 124 if time ran out. Where
-  // all ranks ended with 0 but output waited for its reader: 124, or 128 + the number of the signal that ended the wait.
-  // Where it could not be written otherwise (a full disk; a log too): 74. Output whose reader went changes nothing.
+  // rank; 128 + the number of the SIGINT or SIGTERM that ranks did not end by within `grace`; 124 if time ran out.
+  // Where all ranks ended with 0 but output waited for its reader: 124, or 128 + the number of the signal that ended
+  // the wait. Where it could not be written otherwise (a full disk; a log too): 74. Output whose reader went changes
+  // nothing.
   int exit_code = 0;
   // Empty if all went well. Otherwise what happened to which ranks, and what output was lost: "rank 2 of 4 was ended by
   // signal 9 (Killed); ...; 512 bytes of standard output were dropped: Broken pipe".
@@ -65,8 +66,9 @@ struct LocalRun {
 // process is killed together with this one.
 //
 // Call it early in main, before there are other threads: signals are waited for by the calling thread alone, a copy of
-// this process starts each rank, and SIGCHLD has its default action meanwhile, in the ranks too. InvalidArgument if `options` make no sense; NotFound if the program cannot be run;
-// Unavailable if the system has no process or file left.
+// this process starts each rank, and SIGCHLD has its default action meanwhile, in the ranks too. InvalidArgument if
+// `options` make no sense; NotFound if the program cannot be run; Unavailable if the system has no process or file
+// left.
 absl::StatusOr<LocalRun> RunLocalRanks(const LocalLaunchOptions& options);
 
 }  // namespace reprise
