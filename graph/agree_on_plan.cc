@@ -11,8 +11,8 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "core/hasher.h"
-#include "core/quoted.h"
+#include "core/model/hasher.h"
+#include "core/model/quoted.h"
 #include "graph/rank_list.h"
 #include "reprise/core/status_macros.h"
 

@@ -9,7 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "core/plan_facts.h"
+#include "core/plan/plan_facts.h"
 #include "graph/session_core.h"
 #include "reprise/core/plan.h"
 #include "reprise/graph/world.h"

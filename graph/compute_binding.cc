@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "core/quoted.h"
+#include "core/model/quoted.h"
 #include "graph/command_error.h"
 #include "reprise/core/status_macros.h"
 

@@ -9,7 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "core/quoted.h"
+#include "core/model/quoted.h"
 #include "graph/compute_binding.h"
 #include "reprise/core/status_macros.h"
 

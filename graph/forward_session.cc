@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "core/quoted.h"
+#include "core/model/quoted.h"
 #include "graph/agree_on_plan.h"
 #include "graph/in_use.h"
 #include "graph/session_checks.h"

@@ -3,7 +3,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "core/quoted.h"
+#include "core/model/quoted.h"
 #include "graph/rank_list.h"
 #include "reprise/core/status_macros.h"
 #include "reprise/kernels/cast.h"

@@ -9,7 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "core/quoted.h"
+#include "core/model/quoted.h"
 #include "reprise/core/status_macros.h"
 
 namespace reprise::internal {

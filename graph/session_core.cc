@@ -10,7 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "core/quoted.h"
+#include "core/model/quoted.h"
 #include "graph/agree_on_plan.h"
 #include "graph/check_writes.h"
 #include "graph/session_checks.h"

@@ -4,7 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "core/quoted.h"
+#include "core/model/quoted.h"
 #include "graph/session_core.h"
 #include "reprise/core/status_macros.h"
 

@@ -9,9 +9,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "core/hasher.h"
-#include "core/persistent_buffers.h"
-#include "core/quoted.h"
+#include "core/model/hasher.h"
+#include "core/model/quoted.h"
+#include "core/plan/persistent_buffers.h"
 #include "graph/command_error.h"
 #include "graph/gather_parameter.h"
 #include "graph/in_use.h"

@@ -2,7 +2,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "core/plan_text.h"
+#include "core/plan/plan_text.h"
 #include "graph/recording_protocol.h"
 #include "reprise/core/status_macros.h"
 #include "reprise/graph/recorder.h"

@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "core/hasher.h"
-#include "core/quoted.h"
+#include "core/model/hasher.h"
+#include "core/model/quoted.h"
 #include "graph/agree_on_plan.h"
 #include "graph/gather_parameter.h"
 #include "graph/in_use.h"

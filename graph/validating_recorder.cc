@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "core/quoted.h"
+#include "core/model/quoted.h"
 #include "graph/recording_protocol.h"
 #include "reprise/core/status_macros.h"
 #include "reprise/graph/recorder.h"

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "core/plan_fields.h"
+#include "core/plan/plan_fields.h"
 #include "reprise/core/planner.h"
 
 namespace reprise {

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "core/hasher.h"
+#include "core/model/hasher.h"
 #include "graph/comm/launch_claims.h"
 #include "graph/comm/slurm_lists.h"
 #include "reprise/core/status_macros.h"

@@ -6,7 +6,7 @@
 #include <random>
 
 #include "absl/strings/str_cat.h"
-#include "core/hasher.h"
+#include "core/model/hasher.h"
 
 namespace reprise::internal {
 

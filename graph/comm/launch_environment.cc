@@ -6,7 +6,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "core/quoted.h"
+#include "core/model/quoted.h"
 #include "graph/comm/detect_launch.h"
 #include "graph/comm/nccl_settings.h"
 #include "reprise/core/status_macros.h"

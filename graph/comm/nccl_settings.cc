@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
-#include "core/quoted.h"
+#include "core/model/quoted.h"
 #include "graph/rank_list.h"
 
 namespace reprise::internal {

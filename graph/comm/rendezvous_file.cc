@@ -12,7 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
-#include "core/hasher.h"
+#include "core/model/hasher.h"
 #include "graph/comm/file_descriptor.h"
 #include "graph/comm/socket.h"
 #include "reprise/core/status_macros.h"

@@ -14,7 +14,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "core/quoted.h"
+#include "core/model/quoted.h"
 #include "reprise/core/status_macros.h"
 
 namespace reprise::internal {

@@ -9,7 +9,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "core/quoted.h"
+#include "core/model/quoted.h"
 #include "graph/comm/nccl_settings.h"
 #include "graph/cuda/cuda_memory.h"
 #include "graph/cuda/cuda_rank.h"

@@ -5,7 +5,7 @@
 #include <tuple>
 #include <utility>
 
-#include "core/happens_before.h"
+#include "core/plan/happens_before.h"
 
 namespace reprise::internal {
 namespace {

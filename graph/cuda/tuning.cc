@@ -9,7 +9,7 @@
 #include <map>
 
 #include "absl/strings/str_cat.h"
-#include "core/json_text.h"
+#include "core/model/json_text.h"
 #include "graph/cuda/caller_state.h"
 #include "graph/cuda/cuda_transport.h"
 #include "graph/cuda/nccl_status.h"

@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/model_uses.h"
+#include "core/planner/model_uses.h"
 #include "reprise/core/status_macros.h"
 
 namespace reprise::testing {

@@ -3,7 +3,7 @@
 #include <set>
 #include <tuple>
 
-#include "core/happens_before.h"
+#include "core/plan/happens_before.h"
 #include "tests/conformance/conformance.h"
 #include "tests/testing/status_matchers.h"
 

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "core/hasher.h"
-#include "core/plan_facts.h"
+#include "core/model/hasher.h"
+#include "core/plan/plan_facts.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "reprise/core/plan.h"

@@ -4,7 +4,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/schedule_builder.h"
+#include "core/planner/schedule_builder.h"
 
 namespace reprise::testing {
 namespace {

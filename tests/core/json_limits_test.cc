@@ -8,7 +8,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "core/json_text.h"
+#include "core/model/json_text.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "reprise/core/cost_model.h"

@@ -1,4 +1,4 @@
-#include "core/memory_planner.h"
+#include "core/planner/memory/memory_planner.h"
 
 #include <algorithm>
 #include <cmath>
@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "core/schedule_builder.h"
+#include "core/planner/schedule_builder.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "reprise/core/planner.h"

@@ -1,12 +1,12 @@
-#include "core/placement.h"
+#include "core/planner/memory/placement.h"
 
 #include <algorithm>
 #include <cstdint>
 #include <vector>
 
-#include "core/first_fit.h"
-#include "core/layered_fit.h"
-#include "core/skyline.h"
+#include "core/planner/memory/first_fit.h"
+#include "core/planner/memory/layered_fit.h"
+#include "core/planner/memory/skyline.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/testing/random_model.h"

@@ -1,4 +1,4 @@
-#include "core/quoted.h"
+#include "core/model/quoted.h"
 
 #include <cstdint>
 #include <string>

@@ -5,7 +5,7 @@
 #include <set>
 #include <string>
 
-#include "core/model_uses.h"
+#include "core/planner/model_uses.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/testing/status_matchers.h"

@@ -2,7 +2,7 @@
 
 #include <limits>
 
-#include "core/model_uses.h"
+#include "core/planner/model_uses.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/testing/status_matchers.h"

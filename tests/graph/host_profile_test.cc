@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/happens_before.h"
+#include "core/plan/happens_before.h"
 #include "reprise/core/planner.h"
 #include "reprise/core/stack_model.h"
 #include "reprise/graph/host_world.h"

@@ -5,7 +5,7 @@
 #include <random>
 #include <vector>
 
-#include "core/happens_before.h"
+#include "core/plan/happens_before.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

@@ -1,0 +1,279 @@
+#include "core/planner/gradient_planner.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "core/planner/plan_buffers.h"
+#include "reprise/core/norm_ranges.h"
+#include "reprise/core/status_macros.h"
+
+namespace reprise::internal {
+namespace {
+
+int64_t ElementsOf(const Model& model, ParameterId parameter) {
+  return NumElements(model.parameter(parameter).spec.shape);
+}
+
+// Units whose gradient a backward call writes, without repeats, by id.
+std::vector<UnitId> WrittenUnits(const Model& model, const CallUses& call) {
+  std::vector<UnitId> units;
+  for (ParameterId p : call.parameter_gradients) {
+    if (ElementsOf(model, p) > 0) units.push_back(model.parameter(p).unit);
+  }
+  std::sort(units.begin(), units.end());
+  units.erase(std::unique(units.begin(), units.end()), units.end());
+  return units;
+}
+
+}  // namespace
+
+bool WritesWire(const PlanOptions& options, const FlatGroup& group) {
+  return options.reduce == Reduce::kEveryMicrobatch && group.dtype == group.wire.value_or(options.wire);
+}
+
+GradientPlan PlanGradients(const Plan& plan, const PlanOptions& options, const ModelUses& uses) {
+  const Model& model = plan.model;
+  GradientPlan result;
+  result.units.resize(model.units().size());
+  result.completed_by.resize(uses.calls.size());
+  for (size_t p = 0; p < model.parameters().size(); ++p) {
+    const ParameterId id(static_cast<int64_t>(p));
+    if (!uses.has_gradient[p] || ElementsOf(model, id) == 0) continue;
+    UnitGradient& unit = result.units[model.parameter(id).unit.value()];
+    unit.parameters.push_back(id);
+    const UnitLayout& layout = plan.layout.units[model.parameter(id).unit.value()];
+    unit.direct = unit.direct || WritesWire(options, layout.groups[plan.layout.parameters[p].group]);
+  }
+  // writes_before[i]: how many (call, unit) pairs the first i backward calls write, in the order they run.
+  std::vector<int64_t> writes_before = {0};
+  std::vector<int64_t> own_writes(model.units().size(), 0);
+  for (size_t c = uses.calls.size(); c-- > 0;) {
+    const std::vector<UnitId> written = WrittenUnits(model, uses.calls[c]);
+    for (UnitId u : written) {
+      UnitGradient& unit = result.units[u.value()];
+      if (unit.first_call < 0) unit.first_call = static_cast<int>(c);
+      unit.last_call = static_cast<int>(c);
+      ++own_writes[u.value()];
+    }
+    writes_before.push_back(writes_before.back() + static_cast<int64_t>(written.size()));
+  }
+  int last_writing_call = static_cast<int>(uses.calls.size());
+  for (const UnitGradient& unit : result.units) {
+    if (unit.last_call >= 0) last_writing_call = std::min(last_writing_call, unit.last_call);
+  }
+  const auto run_index = [&](int call) { return uses.calls.size() - 1 - static_cast<size_t>(call); };
+  for (size_t u = 0; u < result.units.size(); ++u) {
+    UnitGradient& unit = result.units[u];
+    unit.in_place = ReducesInPlace(options, plan.layout.units[u]);
+    if (unit.last_call < 0) continue;
+    result.completed_by[unit.last_call].push_back(UnitId(static_cast<int64_t>(u)));
+    const int64_t writes = writes_before[run_index(unit.last_call) + 1] - writes_before[run_index(unit.first_call)];
+    const bool held = unit.direct && writes > own_writes[u] && unit.first_call != unit.last_call;
+    const bool carried = options.tail == Tail::kCarried && unit.last_call == last_writing_call;
+    if (held || carried) unit.own_slot = result.own_slots++;
+  }
+  // Units that hold a slot give it back before others, which take one only to pack, ask for theirs.
+  for (std::vector<UnitId>& completed : result.completed_by) {
+    std::stable_partition(completed.begin(), completed.end(), [&](UnitId u) { return result.units[u.value()].direct; });
+  }
+  return result;
+}
+
+int GradientSlotNeed(const GradientPlan& gradients, const ModelUses& uses, const Model& model) {
+  int need = 1;
+  for (const CallUses& call : uses.calls) {
+    int units = 0;
+    for (UnitId u : WrittenUnits(model, call)) {
+      const UnitGradient& unit = gradients.units[u.value()];
+      units += unit.direct && unit.own_slot < 0 ? 1 : 0;
+    }
+    need = std::max(need, units);
+  }
+  return need;
+}
+
+GradientPlanner::GradientPlanner(Plan& plan, const GradientPlan& gradients, bool adds, ScheduleBuilder& builder)
+    : plan_(plan),
+      gradients_(gradients),
+      adds_(adds),
+      builder_(builder),
+      last_readers_(*plan.options.gradient_slots + gradients.own_slots),
+      locals_(plan.model.parameters().size()) {
+  for (int slot = 0; slot < *plan.options.gradient_slots; ++slot) free_.insert({CommandId(), slot});
+  for (size_t u = 0; u < plan.model.units().size(); ++u) {
+    wire_offsets_.push_back(WireOffsets(plan, UnitId(static_cast<int64_t>(u))));
+    full_offsets_.push_back(FullGradientOffsets(plan, UnitId(static_cast<int64_t>(u))));
+  }
+  StartMicrobatch(0);
+}
+
+void GradientPlanner::StartMicrobatch(int position) {
+  position_ = position;
+  wires_.assign(plan_.model.units().size(), BufferId());
+  for (size_t u = 0; u < wires_.size(); ++u) {
+    if (gradients_.units[u].in_place) wires_[u] = plan_.unit_buffers[u].full_gradient;
+  }
+  unit_slots_.assign(plan_.model.units().size(), -1);
+  written_.assign(plan_.model.parameters().size(), false);
+}
+
+const FlatGroup& GradientPlanner::GroupOf(ParameterId parameter) const {
+  const UnitLayout& unit = plan_.layout.units[plan_.model.parameter(parameter).unit.value()];
+  return unit.groups[plan_.layout.parameters[parameter.value()].group];
+}
+
+BufferUse GradientPlanner::WireUse(ParameterId parameter, BufferId wire, Access access) const {
+  const ParameterPlace& place = plan_.layout.parameters[parameter.value()];
+  const int64_t size = SizeOf(plan_.wire(GroupOf(parameter)));
+  const int64_t group = wire_offsets_[plan_.model.parameter(parameter).unit.value()][place.group];
+  return {wire,
+          group + place.first_element * size,
+          ElementsOf(plan_.model, parameter) * size,
+          access,
+          Role::kWire,
+          parameter.value()};
+}
+
+absl::Status GradientPlanner::TakeSlot(UnitId unit, absl::string_view who, std::vector<CommandId>& after) {
+  int& slot = unit_slots_[unit.value()];
+  if (slot >= 0) return absl::OkStatus();
+  const int shared = *plan_.options.gradient_slots;
+  if (const int own = gradients_.units[unit.value()].own_slot; own >= 0) {
+    slot = shared + own;
+  } else if (!free_.empty()) {
+    slot = free_.begin()->second;  // the one that was read first
+    free_.erase(free_.begin());
+  }
+  if (slot < 0) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat(who, " writes the gradients of more units at once than gradient_slots = ", shared,
+                     " allows (unit \"", plan_.model.unit(unit).name, "\" found none free); raise gradient_slots"));
+  }
+  if (last_readers_[slot].valid()) after.push_back(last_readers_[slot]);
+  BufferId& wire = wires_[unit.value()];
+  if (!wire.valid()) wire = AddWireBuffer(plan_, unit, absl::StrCat("m", position_));
+  return absl::OkStatus();
+}
+
+BufferUse GradientPlanner::GradientUse(ParameterId parameter) {
+  const FlatGroup& group = GroupOf(parameter);
+  const int64_t elements = ElementsOf(plan_.model, parameter);
+  const ParameterPlace& place = plan_.layout.parameters[parameter.value()];
+  const UnitId unit = plan_.model.parameter(parameter).unit;
+  BufferUse use;
+  if (plan_.options.reduce == Reduce::kOncePerStep) {
+    const int64_t size = SizeOf(plan_.options.accumulate);
+    use.buffer = plan_.unit_buffers[unit.value()].full_gradient;
+    use.offset = full_offsets_[unit.value()][place.group] + place.first_element * size;
+    use.num_bytes = elements * size;
+  } else if (elements > 0 && WritesWire(plan_.options, group)) {
+    use = WireUse(parameter, wires_[unit.value()], Access::kRead);
+  } else {
+    BufferId& local = locals_[parameter.value()];
+    if (!written_[parameter.value()]) {
+      local = AddBuffer(plan_, absl::StrCat("gradient.", plan_.model.parameter(parameter).spec.name, ".m", position_),
+                        Storage::kLocal, elements * SizeOf(group.dtype));
+    }
+    use.buffer = local;
+    use.num_bytes = elements * SizeOf(group.dtype);
+  }
+  use.role = Role::kParameterGradient;
+  use.id = parameter.value();
+  return use;
+}
+
+absl::Status GradientPlanner::AddWriteUses(CallId call, const std::vector<ParameterId>& parameters,
+                                           std::vector<BufferUse>& uses, std::vector<CommandId>& after) {
+  const bool once = plan_.options.reduce == Reduce::kOncePerStep;
+  for (ParameterId p : parameters) {
+    const UnitId unit = plan_.model.parameter(p).unit;
+    if (gradients_.units[unit.value()].direct && ElementsOf(plan_.model, p) > 0) {
+      REPRISE_RETURN_IF_ERROR(
+          TakeSlot(unit, absl::StrCat("backward of call \"", plan_.model.call(call).name, "\""), after));
+    }
+    BufferUse use = GradientUse(p);
+    const bool adds = written_[p.value()] || (once && (adds_ || position_ > 0));
+    use.access = adds ? Access::kUpdate : Access::kAssign;
+    written_[p.value()] = true;
+    uses.push_back(use);
+  }
+  return absl::OkStatus();
+}
+
+void GradientPlanner::ReleaseSlot(int slot, CommandId last_reader) {
+  if (slot < 0) return;  // reduced in place
+  last_readers_[slot] = last_reader;
+  if (slot < *plan_.options.gradient_slots) free_.insert({last_reader, slot});
+}
+
+absl::Status GradientPlanner::Pack(UnitId unit) {
+  if (gradients_.units[unit.value()].in_place) return absl::OkStatus();
+  std::vector<CommandId> after;
+  REPRISE_RETURN_IF_ERROR(TakeSlot(unit, absl::StrCat("pack of unit \"", plan_.model.unit(unit).name, "\""), after));
+  std::vector<BufferUse> reads, writes;
+  for (ParameterId p : gradients_.units[unit.value()].parameters) {
+    if (WritesWire(plan_.options, GroupOf(p))) continue;
+    written_[p.value()] = true;
+    reads.push_back(GradientUse(p));
+    writes.push_back(WireUse(p, wires_[unit.value()], Access::kAssign));
+  }
+  if (reads.empty()) return absl::OkStatus();
+  reads.insert(reads.end(), writes.begin(), writes.end());
+  builder_.Add(PackGradients{unit, position_}, Lane::kCompute, std::move(reads), after);
+  return absl::OkStatus();
+}
+
+absl::Status GradientPlanner::Reduce(UnitId unit) {
+  REPRISE_RETURN_IF_ERROR(Pack(unit));
+  ReduceAndAccumulate(
+      unit, position_, wires_[unit.value()], unit_slots_[unit.value()],
+      plan_.options.reduce == Reduce::kOncePerStep ? AccumulateMode::kAlwaysAssign : AccumulateMode::kByMicrobatch);
+  return absl::OkStatus();
+}
+
+absl::Status GradientPlanner::Carry(const OutstandingReduction& carried) { return Pack(carried.unit); }
+
+void GradientPlanner::ReduceCarried(const OutstandingReduction& carried, int position) {
+  ReduceAndAccumulate(carried.unit, position, carried.wire, carried.slot, AccumulateMode::kByMicrobatch);
+}
+
+void GradientPlanner::ReduceAndAccumulate(UnitId unit, int position, BufferId wire, int slot, AccumulateMode mode) {
+  const Transport transport = TransportOf(plan_, unit);
+  const std::vector<FlatGroup>& groups = plan_.layout.units[unit.value()].groups;
+  std::vector<bool> has_gradient(groups.size(), false);
+  std::vector<BufferUse> reduce,
+      accumulate = {{plan_.control, 0, plan_.buffer(plan_.control).num_bytes, Access::kRead, Role::kControl, -1}};
+  for (ParameterId p : gradients_.units[unit.value()].parameters) {
+    reduce.push_back(WireUse(p, wire, Access::kRead));
+    if (ExchangesParts(transport)) accumulate.push_back(reduce.back());
+    has_gradient[plan_.layout.parameters[p.value()].group] = true;
+  }
+  int64_t total = 0;
+  const BufferId received(static_cast<int64_t>(plan_.buffers.size()));
+  for (size_t g = 0; g < groups.size(); ++g) {
+    if (!has_gradient[g] || groups[g].shard_elements == 0) continue;
+    const int32_t id = static_cast<int32_t>(g);
+    const int64_t received_bytes =
+        ReceivedParts(plan_, transport) * groups[g].shard_elements * SizeOf(plan_.wire(groups[g]));
+    const BufferId accumulator = plan_.unit_buffers[unit.value()].accumulators[g];
+    reduce.push_back({received, total, received_bytes, Access::kAssign, Role::kReceived, id});
+    accumulate.push_back({received, total, received_bytes, Access::kRead, Role::kReceived, id});
+    accumulate.push_back(
+        {accumulator, 0, plan_.buffer(accumulator).num_bytes, Access::kUpdate, Role::kAccumulator, id});
+    // An update, since all microbatches but the last leave what is there.
+    accumulate.push_back({plan_.norm_partials, plan_.unit_buffers[unit.value()].norm_partials[g],
+                          NormRanges(groups[g].shard_elements) * static_cast<int64_t>(sizeof(double)), Access::kUpdate,
+                          Role::kNormPartials, id});
+    total += (received_bytes + kBufferAlignment - 1) / kBufferAlignment * kBufferAlignment;
+  }
+  AddBuffer(plan_, absl::StrCat("received.", plan_.model.unit(unit).name, ".m", position), Storage::kCommunicating,
+            total);
+  const CommandId reduced =
+      builder_.Add(ReduceScatter{unit, position, slot, transport, AxisId(0)}, Lane::kReduceScatter, std::move(reduce));
+  const CommandId accumulated =
+      builder_.Add(Accumulate{unit, position, transport, mode}, Lane::kReduceScatter, std::move(accumulate));
+  ReleaseSlot(slot, ExchangesParts(transport) ? accumulated : reduced);
+}
+
+}  // namespace reprise::internal

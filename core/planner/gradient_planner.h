@@ -1,0 +1,93 @@
+// The way of a gradient through one schedule: written by backward, packed, reduced, accumulated; in gradient slots.
+#ifndef REPRISE_CORE_PLANNER_GRADIENT_PLANNER_H_
+#define REPRISE_CORE_PLANNER_GRADIENT_PLANNER_H_
+
+#include <cstdint>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "core/planner/model_uses.h"
+#include "core/planner/schedule_builder.h"
+#include "reprise/core/plan.h"
+
+namespace reprise::internal {
+
+// What outlives a graph: the same buffers and slots after `first` as before and after `body`.
+struct Boundary {
+  std::vector<Resident> residents;                // by unit
+  std::vector<OutstandingReduction> outstanding;  // Tail::kCarried: by unit
+};
+
+// How one unit's gradient is made, the same in every microbatch.
+struct UnitGradient {
+  std::vector<ParameterId> parameters;  // that have a gradient
+  int first_call = -1, last_call = -1;  // backward calls that write it, in the order they run (first >= last)
+  bool direct = false;                  // backward writes some of it in the wire buffer
+  bool in_place = false;                // no wire buffer and no slot: its full gradient is reduced where it is
+  // Index of a slot of its own beyond the shared ones, for a unit that is held across other units' gradients or whose
+  // reduction may be carried to the next graph; -1: it takes turns in the shared slots.
+  int own_slot = -1;
+};
+
+struct GradientPlan {
+  std::vector<UnitGradient> units;                // by UnitId
+  std::vector<std::vector<UnitId>> completed_by;  // by CallId: units whose last writer it is, direct ones first
+  int own_slots = 0;
+};
+// Uses plan.model, layout and options, of which gradient_slots may be unset.
+GradientPlan PlanGradients(const Plan& plan, const PlanOptions& options, const ModelUses& uses);
+// Shared slots that one backward call needs at once; at least 1.
+int GradientSlotNeed(const GradientPlan& gradients, const ModelUses& uses, const Model& model);
+
+// Can backward write the group's gradient in the wire buffer, so that no pack is needed?
+bool WritesWire(const PlanOptions& options, const FlatGroup& group);
+
+// Adds the commands to a builder. All arguments are borrowed.
+class GradientPlanner {
+ public:
+  // `adds` says whether full gradients (Reduce::kOncePerStep) already hold a sum.
+  GradientPlanner(Plan& plan, const GradientPlan& gradients, bool adds, ScheduleBuilder& builder);
+
+  void StartMicrobatch(int position);
+  // Uses of a backward call for the gradients that it writes; appends to `after` what must be done with their slots.
+  absl::Status AddWriteUses(CallId call, const std::vector<ParameterId>& parameters, std::vector<BufferUse>& uses,
+                            std::vector<CommandId>& after);
+  // Packs, if need be, reduces and accumulates a unit whose gradient is complete.
+  absl::Status Reduce(UnitId unit);
+  // The same, but leaves reduction and accumulation to the next graph: the packed gradient is in `carried`.
+  absl::Status Carry(const OutstandingReduction& carried);
+  // Binds the wire gradient of the present microbatch to a buffer that outlives the graph.
+  void BindWire(const OutstandingReduction& carried) { wires_[carried.unit.value()] = carried.wire; }
+  // Reduces and accumulates what an earlier graph left; `position` as in ReduceScatter.
+  void ReduceCarried(const OutstandingReduction& carried, int position);
+
+ private:
+  absl::Status TakeSlot(UnitId unit, absl::string_view who, std::vector<CommandId>& after);
+  void ReleaseSlot(int slot, CommandId last_reader);
+  absl::Status Pack(UnitId unit);
+  void ReduceAndAccumulate(UnitId unit, int position, BufferId wire, int slot, AccumulateMode mode);
+  BufferUse WireUse(ParameterId parameter, BufferId wire, Access access) const;
+  BufferUse GradientUse(ParameterId parameter);
+  const FlatGroup& GroupOf(ParameterId parameter) const;
+
+  Plan& plan_;
+  const GradientPlan& gradients_;
+  const bool adds_;
+  ScheduleBuilder& builder_;
+  int position_ = 0;
+  std::vector<CommandId> last_readers_;             // by slot: of the gradient that was in it before
+  std::set<std::pair<CommandId, int>> free_;        // shared slots that are not taken, with their last readers
+  std::vector<std::vector<int64_t>> wire_offsets_;  // by unit, see WireOffsets
+  std::vector<std::vector<int64_t>> full_offsets_;  // by unit, see FullGradientOffsets
+  std::vector<BufferId> wires_;                     // by unit, of this microbatch; invalid: not yet needed
+  std::vector<int> unit_slots_;                     // by unit, of this microbatch; -1: not yet taken
+  std::vector<BufferId> locals_;                    // by parameter, of this microbatch: gradients to be packed
+  std::vector<bool> written_;                       // by parameter, of this microbatch
+};
+
+}  // namespace reprise::internal
+
+#endif  // REPRISE_CORE_PLANNER_GRADIENT_PLANNER_H_

@@ -1,0 +1,105 @@
+#include "core/planner/memory/first_fit.h"
+
+#include <algorithm>
+#include <numeric>
+#include <random>
+#include <utility>
+
+namespace reprise::internal {
+namespace {
+
+constexpr int64_t kMaxComparisons = 1'000'000;
+constexpr int kMaxRounds = 256;
+
+class FirstFit {
+ public:
+  FirstFit(const std::vector<Item>& items, Placement& best) : items_(items), best_(best) {
+    placed_.reserve(items.size());
+  }
+
+  bool spent() const { return comparisons_ >= kMaxComparisons; }
+
+  // Places the items in this order. If all end below best's end the result becomes best: returns -1. Otherwise returns
+  // the place in the order of the first that does not.
+  int Try(const std::vector<int32_t>& order) {
+    placed_.clear();
+    int64_t end = 0;
+    for (size_t i = 0; i < order.size(); ++i) {
+      const Item& item = items_[order[i]];
+      const int64_t offset = FirstFree(item);
+      end = std::max(end, offset + item.bytes);
+      if (end >= best_.num_bytes || spent()) return static_cast<int>(i);
+      const auto above = std::partition_point(placed_.begin(), placed_.end(),
+                                              [&](const Placed& other) { return other.offset <= offset; });
+      placed_.insert(above, {offset, offset + item.bytes, item.spans.front(), item.spans.size() == 1, order[i]});
+    }
+    for (const Placed& placed : placed_) best_.offsets[placed.item] = placed.offset;
+    best_.num_bytes = end;
+    return -1;
+  }
+
+ private:
+  struct Placed {
+    int64_t offset, end;
+    Span span;  // the first; here, because most items have only one
+    bool single;
+    int32_t item;
+  };
+
+  int64_t FirstFree(const Item& item) {
+    int64_t offset = 0;
+    const bool single = item.spans.size() == 1;
+    for (const Placed& other : placed_) {
+      if (other.offset >= offset + item.bytes) break;
+      ++comparisons_;
+      if (other.end <= offset) continue;
+      const bool meet = single && other.single ? Meet(item.spans.front(), other.span) : Meet(item, items_[other.item]);
+      if (meet) offset = other.end;
+    }
+    return offset;
+  }
+
+  const std::vector<Item>& items_;
+  Placement& best_;
+  std::vector<Placed> placed_;  // by offset
+  int64_t comparisons_ = 0;
+};
+
+// The orders to start from.
+std::vector<std::vector<int32_t>> Orders(const std::vector<Item>& items) {
+  std::vector<double> bytes, points, both, begin;
+  for (const Item& item : items) {
+    double live = 0;
+    for (const Span& span : item.spans) live += span.end() - span.begin + 1;
+    bytes.push_back(static_cast<double>(item.bytes));
+    points.push_back(live);
+    both.push_back(bytes.back() * live);
+    begin.push_back(-item.spans.front().begin);
+  }
+  std::vector<std::vector<int32_t>> orders;
+  for (const std::vector<double>* key : {&both, &bytes, &points, &begin}) {
+    std::vector<int32_t>& order = orders.emplace_back(items.size());
+    std::iota(order.begin(), order.end(), 0);
+    std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) { return (*key)[a] > (*key)[b]; });
+  }
+  return orders;
+}
+
+}  // namespace
+
+// An item that does not fit in time moves to the front half of what precedes it, at a place drawn from a fixed seed:
+// the placement that follows gives it room where it hurts least.
+void ImproveByFirstFit(const std::vector<Item>& items, int64_t enough, Placement& best) {
+  FirstFit fit(items, best);
+  std::mt19937_64 random(0);
+  for (std::vector<int32_t>& order : Orders(items)) {
+    for (int round = 0; round < kMaxRounds && best.num_bytes > enough && !fit.spent(); ++round) {
+      const int late = fit.Try(order);
+      if (late <= 0) continue;
+      const int to = static_cast<int>(random() % static_cast<uint64_t>(late)) / 2;
+      std::rotate(order.begin() + to, order.begin() + late, order.begin() + late + 1);
+    }
+  }
+}
+
+}  // namespace reprise::internal

@@ -1,0 +1,111 @@
+#include "core/verifier/schedule.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+
+namespace reprise::internal {
+namespace {
+
+template <class DTypeOf>
+GradientPlaces Places(const Plan& plan, UnitId unit, const DTypeOf& dtype_of) {
+  GradientPlaces places;
+  for (const FlatGroup& group : plan.layout.units[unit.value()].groups) {
+    if (!group.trainable) continue;
+    const int64_t offset = (places.num_bytes + kBufferAlignment - 1) / kBufferAlignment * kBufferAlignment;
+    const int64_t element_bytes = SizeOf(dtype_of(group));
+    for (const PlacedParameter& placed : group.parameters) {
+      const int64_t first = offset + placed.first_element * element_bytes;
+      places.parameters.push_back({placed.parameter, {first, first + placed.num_elements * element_bytes}});
+    }
+    places.num_bytes = offset + group.num_elements * element_bytes;
+  }
+  return places;
+}
+
+std::vector<ByteRange> NeededBytes(const Plan& plan, const GradientPlaces& places) {
+  std::vector<ByteRange> bytes;
+  for (const PlacedGradient& placed : places.parameters) {
+    if (!plan.model.parameter(placed.parameter).allow_unused) bytes.push_back(placed.bytes);
+  }
+  return bytes;
+}
+
+}  // namespace
+
+CommandOrder::CommandOrder(const Schedule& schedule) {
+  lanes_.reserve(schedule.commands.size());
+  started_after_.reserve(schedule.commands.size());
+  LaneCommands tails;
+  for (const ScheduledCommand& command : schedule.commands) {
+    LaneCommands start;
+    const auto follow = [&](CommandId earlier) {
+      if (!earlier.valid()) return;
+      const LaneCommands complete = CompleteAfter(earlier);
+      for (int lane = 0; lane < kNumLanes; ++lane) start[lane] = std::max(start[lane], complete[lane]);
+    };
+    follow(At(tails, command.lane));
+    for (const Wait& wait : command.waits) follow(wait.command);
+    At(tails, command.lane) = CommandId(static_cast<int64_t>(lanes_.size()));
+    lanes_.push_back(command.lane);
+    started_after_.push_back(start);
+  }
+}
+
+CommandId CommandOrder::FirstNotBefore(const LaneCommands& earlier, CommandId later) const {
+  for (const CommandId command : earlier) {
+    if (!Before(command, later)) return command;
+  }
+  return CommandId();
+}
+
+LaneCommands CommandOrder::CompleteAfter(CommandId command) const {
+  LaneCommands complete = started_after_[command.value()];
+  At(complete, lanes_[command.value()]) = command;
+  return complete;
+}
+
+CheckedSchedule::CheckedSchedule(const Plan& plan, const Schedule& schedule)
+    : plan_(plan), schedule_(schedule), order_(schedule), first_use_(plan.buffers.size() + 1, 0) {
+  for (const ScheduledCommand& command : schedule.commands) {
+    for (const BufferUse& use : command.uses) {
+      if (use.num_bytes > 0) ++first_use_[use.buffer.value() + 1];
+    }
+  }
+  for (size_t i = 1; i < first_use_.size(); ++i) first_use_[i] += first_use_[i - 1];
+  uses_.resize(first_use_.back());
+  std::vector<int32_t> next(first_use_.begin(), first_use_.end() - 1);
+  for (size_t i = 0; i < schedule.commands.size(); ++i) {
+    for (const BufferUse& use : schedule.commands[i].uses) {
+      if (use.num_bytes > 0) uses_[next[use.buffer.value()]++] = {CommandId(static_cast<int64_t>(i)), &use};
+    }
+  }
+}
+
+absl::Span<const UseAt> CheckedSchedule::UsesOf(BufferId buffer) const {
+  const int32_t first = first_use_[buffer.value()];
+  return absl::MakeConstSpan(uses_).subspan(first, first_use_[buffer.value() + 1] - first);
+}
+
+std::string CheckedSchedule::Text(CommandId command) const { return CommandText(plan_, schedule_, command); }
+
+GradientPlaces WirePlaces(const Plan& plan, UnitId unit) {
+  return Places(plan, unit, [&](const FlatGroup& group) { return plan.wire(group); });
+}
+
+std::vector<ByteRange> WireBytes(const Plan& plan, UnitId unit) { return NeededBytes(plan, WirePlaces(plan, unit)); }
+
+std::vector<ByteRange> FullGradientBytes(const Plan& plan, UnitId unit) {
+  return NeededBytes(plan, Places(plan, unit, [&](const FlatGroup&) { return plan.options.accumulate; }));
+}
+
+std::string CommandText(const Plan& plan, const Schedule& schedule, CommandId command) {
+  const ScheduledCommand& scheduled = schedule.commands[command.value()];
+  return absl::StrCat("#", command.value(), " ", Describe(plan, scheduled.command), " (", Name(scheduled.lane), ")");
+}
+
+std::string BytesText(const Plan& plan, BufferId buffer, ByteRange range) {
+  return absl::StrCat("bytes [", range.first, ", ", range.last, ") of ", plan.buffer(buffer).name);
+}
+
+}  // namespace reprise::internal
