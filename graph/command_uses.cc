@@ -9,7 +9,7 @@ namespace reprise::internal {
 std::vector<BufferUse> CommandUses::All(Role role, int32_t id) const {
   std::vector<BufferUse> found;
   for (const BufferUse& use : command_.uses) {
-    if (use.role == role && (id == kAnyId || use.id == id)) found.push_back(use);
+    if (use.is_own() && use.role == role && (id == kAnyId || use.id == id)) found.push_back(use);
   }
   return found;
 }
@@ -20,12 +20,6 @@ absl::StatusOr<BufferUse> CommandUses::First(Role role, int32_t id) const {
   const std::string which = id == kAnyId ? "" : absl::StrCat(" and id ", id);
   return absl::InternalError(
       absl::StrCat("the command has no use with role ", Name(role), which, "; record the schedules of a planner"));
-}
-
-absl::StatusOr<const std::byte*> WireGradient(const CommandUses& uses, const Plan& plan, UnitId unit, int32_t group) {
-  const absl::StatusOr<BufferUse> wire = uses.First(Role::kWire);
-  if (!wire.ok()) return wire.status();
-  return uses.BufferStart(*wire) + WireOffsets(plan, unit)[group];
 }
 
 }  // namespace reprise::internal

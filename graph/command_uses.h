@@ -20,7 +20,7 @@ class CommandUses {
   CommandUses(const Bindings& bindings, int local, const ScheduledCommand& command)
       : bindings_(bindings), local_(local), command_(command) {}
 
-  // Uses of a role, in the command's order.
+  // Uses of a role in this rank's memory, in the command's order.
   std::vector<BufferUse> All(Role role, int32_t id = kAnyId) const;
   // The first of them. Internal if there is none: the schedule is not a planner's.
   absl::StatusOr<BufferUse> First(Role role, int32_t id = kAnyId) const;
@@ -29,8 +29,6 @@ class CommandUses {
   T* Pointer(const BufferUse& use) const {
     return reinterpret_cast<T*>(bindings_.address(local_, use));
   }
-  // Of the start of a use's buffer.
-  std::byte* BufferStart(const BufferUse& use) const { return bindings_.addresses[local_][use.buffer.value()]; }
   // Of the first use.
   template <class T>
   absl::StatusOr<T*> Address(Role role, int32_t id = kAnyId) const {
@@ -44,9 +42,6 @@ class CommandUses {
   const int local_;
   const ScheduledCommand& command_;
 };
-
-// Where the unit's gradient of a group lies, for a command that uses any of its wire gradient.
-absl::StatusOr<const std::byte*> WireGradient(const CommandUses& uses, const Plan& plan, UnitId unit, int32_t group);
 
 }  // namespace reprise::internal
 

@@ -83,6 +83,7 @@ bool IsOperand(Role role) {
     case Role::kControl:
     case Role::kStepState:
     case Role::kNormPartials:
+    case Role::kNormParts:
     case Role::kMetrics:
       return false;
   }

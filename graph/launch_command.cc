@@ -1,5 +1,6 @@
 #include "graph/launch_command.h"
 
+#include <algorithm>
 #include <string>
 #include <utility>
 
@@ -21,11 +22,9 @@ namespace {
 // Launches one command on one rank: one overload for each kind.
 class Launcher {
  public:
-  Launcher(const Bindings& bindings, const std::vector<bool>& has_gradient, int local, const ScheduledCommand& command,
-           Stream stream)
+  Launcher(const Bindings& bindings, int local, const ScheduledCommand& command, Stream stream)
       : bindings_(bindings),
         plan_(*bindings.plan),
-        has_gradient_(has_gradient),
         local_(local),
         command_(command),
         uses_(bindings, local, command),
@@ -66,17 +65,18 @@ class Launcher {
   }
 
   absl::Status operator()(const PackGradients& pack) const {
-    for (const BufferUse& wire : uses_.All(Role::kWire)) {
-      const ParameterId parameter(wire.id);
-      REPRISE_ASSIGN_OR_RETURN(const BufferUse gradient, uses_.First(Role::kParameterGradient, wire.id));
+    for (const BufferUse& gradient : uses_.All(Role::kParameterGradient)) {
+      const ParameterId parameter(gradient.id);
+      const ParameterPlace& place = plan_.layout.parameters[gradient.id];
+      REPRISE_ASSIGN_OR_RETURN(std::byte* const wire, uses_.Address<std::byte>(Role::kWire, place.group));
+      const DType wire_dtype = plan_.wire(GroupAt(pack.unit, place.group));
       const int64_t elements = NumElements(plan_.model.parameter(parameter).spec.shape);
-      const DType wire_dtype = plan_.wire(GroupAt(pack.unit, plan_.layout.parameters[wire.id].group));
       REPRISE_RETURN_IF_ERROR(kernels::Pack(stream_, {.gradient_dtype = GradientDType(plan_, parameter),
                                                       .gradient = uses_.Pointer<const void>(gradient),
                                                       .columns = elements,
                                                       .row_stride = elements,
                                                       .wire_dtype = wire_dtype,
-                                                      .wire = uses_.Pointer<void>(wire)}));
+                                                      .wire = wire + place.first_element * SizeOf(wire_dtype)}));
     }
     return absl::OkStatus();
   }
@@ -93,19 +93,21 @@ class Launcher {
                                                       .mode = accumulate.mode,
                                                       .wire_dtype = plan_.wire(group),
                                                       .parts = received,
-                                                      .num_parts = ReceivedParts(plan_, accumulate.transport),
+                                                      .num_parts = ReceivedParts(plan_, accumulate.sum),
                                                       .elements = group.shard_elements,
                                                       .beside_compute = accumulate.beside_compute};
-      if (ExchangesParts(accumulate.transport)) {
-        REPRISE_ASSIGN_OR_RETURN(const std::byte* const wire, WireGradient(uses_, plan_, accumulate.unit, id));
+      if (accumulate.sum == Sum::kRankOrder) {
+        REPRISE_ASSIGN_OR_RETURN(const std::byte* const wire, uses_.Address<const std::byte>(Role::kWire, id));
         arguments.own = wire + rank * group.shard_elements * SizeOf(plan_.wire(group));
         arguments.own_place = rank;
       }
       arguments.accumulator = uses_.Pointer<float>(accumulator);
       REPRISE_ASSIGN_OR_RETURN(arguments.norm_partials, uses_.Address<double>(Role::kNormPartials, id));
-      for (const ShardSegment& segment : Segments(group, rank)) {
-        if (!has_gradient_[segment.parameter.value()]) continue;
-        arguments.segments.push_back({segment.shard_element, segment.num_elements});
+      const int64_t shard = rank * group.shard_elements;
+      for (const GroupSegment& segment : accumulate.segments) {
+        const int64_t first = std::max<int64_t>(segment.first_element - shard, 0);
+        const int64_t last = std::min(segment.first_element + segment.num_elements - shard, group.shard_elements);
+        if (segment.group == id && first < last) arguments.segments.push_back({first, last - first});
       }
       REPRISE_RETURN_IF_ERROR(kernels::ReduceAccumulate(stream_, std::move(arguments)));
     }
@@ -187,7 +189,6 @@ class Launcher {
 
   const Bindings& bindings_;
   const Plan& plan_;
-  const std::vector<bool>& has_gradient_;
   const int local_;
   const ScheduledCommand& command_;
   const CommandUses uses_;
@@ -196,20 +197,8 @@ class Launcher {
 
 }  // namespace
 
-CommandLauncher::CommandLauncher(std::shared_ptr<const Bindings> bindings)
-    : bindings_(std::move(bindings)), has_gradient_(bindings_->plan->model.parameters().size(), false) {
-  for (const Schedule& schedule : bindings_->plan->schedules) {
-    for (const ScheduledCommand& command : schedule.commands) {
-      if (!std::holds_alternative<ReduceScatter>(command.command)) continue;
-      for (const BufferUse& use : command.uses) {
-        if (use.role == Role::kWire) has_gradient_[use.id] = true;
-      }
-    }
-  }
-}
-
 absl::Status CommandLauncher::Launch(int local, const ScheduledCommand& command, Stream stream) const {
-  return std::visit(Launcher(*bindings_, has_gradient_, local, command, stream), command.command);
+  return std::visit(Launcher(*bindings_, local, command, stream), command.command);
 }
 
 }  // namespace reprise::internal

@@ -3,7 +3,7 @@
 #define REPRISE_GRAPH_LAUNCH_COMMAND_H_
 
 #include <memory>
-#include <vector>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "reprise/core/schedule.h"
@@ -14,7 +14,7 @@ namespace reprise::internal {
 
 class CommandLauncher {
  public:
-  explicit CommandLauncher(std::shared_ptr<const Bindings> bindings);
+  explicit CommandLauncher(std::shared_ptr<const Bindings> bindings) : bindings_(std::move(bindings)) {}
 
   // Enqueues the command's work for local rank `local`; Begin and End have none. Runs compute functions. Internal for a
   // collective, or a command without the uses that its kind needs.
@@ -24,7 +24,6 @@ class CommandLauncher {
 
  private:
   std::shared_ptr<const Bindings> bindings_;
-  std::vector<bool> has_gradient_;  // by parameter: some reduction of the plan carries its gradient
 };
 
 }  // namespace reprise::internal

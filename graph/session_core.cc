@@ -45,10 +45,15 @@ absl::StatusOr<std::shared_ptr<Arena>> AllocateArena(World& world, const std::ar
 }
 
 std::string TakeTransports(const World& world, PlanOptions& options) {
-  if (options.transport != Transport::kAuto || !options.transport_choices.empty()) return {};
-  AutoTransports transports = world.auto_transports();
-  options.transport_choices = std::move(transports.choices);
-  return std::move(transports.reason);
+  AutoTransports proposed = world.auto_transports();
+  options.sum = options.sum.value_or(proposed.sum);
+  if (!options.transports.empty()) return {};
+  options.transports = std::move(proposed.choices);
+  for (TransportChoice& choice : options.transports) {
+    Transport& exchange = choice.transports.exchange;
+    if (*options.sum == Sum::kNccl && !TraitsOf(exchange).adds) exchange = Transport::kNccl;
+  }
+  return std::move(proposed.reason);
 }
 
 absl::StatusOr<std::unique_ptr<SessionCore>> SessionCore::Create(CoreInputs inputs,

@@ -119,7 +119,7 @@ absl::StatusOr<PlanOptions> OptionsOfFlags() {
   if (Name(options.master) != master) return Refuse("--master is \"", master, "\"; choose bf16 or f32");
   absl::StatusOr<std::vector<TransportChoice>> choices = TransportChoicesFromText(absl::GetFlag(FLAGS_transport));
   if (!choices.ok()) return Refuse("--transport: ", std::string(choices.status().message()));
-  options.transport_choices = *std::move(choices);
+  options.transports = *std::move(choices);
   return options;
 }
 
@@ -273,24 +273,21 @@ Plan ComputeOnly(Plan plan) {
   return plan;
 }
 
-std::string TransportText(const Plan& plan) {
-  const std::vector<TransportChoice>& choices = plan.options.transport_choices;
-  return choices.empty() ? std::string(Name(plan.options.transport)) : ToText(choices);
-}
-
 absl::StatusOr<std::vector<Figures>> RunWorkload(const std::shared_ptr<World>& world, const std::string& name) {
   // A graph of several microbatches stages its inputs.
   REPRISE_ASSIGN_OR_RETURN(const Workload workload,
                            MakeWorkload(name, absl::GetFlag(FLAGS_microbatches_per_graph) == 1));
   REPRISE_ASSIGN_OR_RETURN(PlanOptions options, OptionsOfFlags());
-  if (options.transport_choices.empty()) options.transport_choices = world->auto_transports().choices;
+  if (options.transports.empty()) options.transports = world->auto_transports().choices;
+  options.sum = options.sum.value_or(world->auto_transports().sum);
   REPRISE_ASSIGN_OR_RETURN(const Plan plan, PlanTraining(workload.model, world->size(), options));
   std::vector<Figures> all;
   std::optional<double> local;
   std::optional<std::string> results;
   REPRISE_ASSIGN_OR_RETURN(const std::vector<std::string> modes, Modes());
   for (const std::string& mode : modes) {
-    Figures figures = {.workload = name, .mode = mode, .transport = TransportText(plan), .ranks = world->size()};
+    Figures figures = {
+        .workload = name, .mode = mode, .transport = ToText(plan.options.transports), .ranks = world->size()};
     REPRISE_ASSIGN_OR_RETURN(const std::unique_ptr<StepRunner> runner,
                              StepRunner::Create(world, mode == "local" ? ComputeOnly(plan) : plan, workload.compute));
     REPRISE_RETURN_IF_ERROR(world->Tune());
@@ -381,8 +378,9 @@ absl::StatusOr<int> Main() {
   if (program.prints) {
     if (absl::GetFlag(FLAGS_transport) == "auto") {
       const AutoTransports transports = program.world->auto_transports();
-      std::cout << "transports: " << (transports.choices.empty() ? "default" : ToText(transports.choices)) << " ("
-                << transports.reason << ")\n";
+      std::cout << "transports: "
+                << (transports.choices.empty() ? ToText(EveryUnit(UnitTransports())) : ToText(transports.choices))
+                << " (" << transports.reason << ")\n";
     }
     std::cout
         << "workload mode      ms      low      high   ratio TFLOP/s launch us  nodes record s  planned MiB  taken "

@@ -59,6 +59,7 @@ bool Exists(Role role, Phase phase) {
     case Role::kControl:
     case Role::kStepState:
     case Role::kNormPartials:
+    case Role::kNormParts:
     case Role::kMetrics:
       return false;
   }
@@ -119,6 +120,7 @@ std::string TensorObjection(const Model& model, const CallSpec& call, Role role,
     case Role::kControl:
     case Role::kStepState:
     case Role::kNormPartials:
+    case Role::kNormParts:
     case Role::kMetrics:
       break;
   }

@@ -90,6 +90,8 @@ absl::string_view Name(Role role) {
       return "step_state";
     case Role::kNormPartials:
       return "norm_partials";
+    case Role::kNormParts:
+      return "norm_parts";
     case Role::kMetrics:
       return "metrics";
   }
@@ -106,20 +108,6 @@ absl::string_view Name(WaitReason reason) {
       return "fork";
     case WaitReason::kJoin:
       return "join";
-  }
-  return "unknown";
-}
-
-absl::string_view Name(Transport transport) {
-  switch (transport) {
-    case Transport::kAuto:
-      return "auto";
-    case Transport::kDefault:
-      return "default";
-    case Transport::kSymmetric:
-      return "symmetric";
-    case Transport::kCopyEngine:
-      return "copy_engine";
   }
   return "unknown";
 }

@@ -14,12 +14,12 @@ namespace {
 class PlanHasher {
  public:
   void FeedPlan(const Plan& plan) {
-    const auto& [model, layout, options, axes, buffers, unit_buffers, tensor_buffers, control, step_state,
-                 norm_partials, metrics, schedules, first, body, finish, step, weight_slots, held_gradient_slots,
-                 memory, fingerprint] = plan;
+    const auto& [model, layout, options, axes, unit_policies, buffers, unit_buffers, tensor_buffers, control,
+                 step_state, norm_partials, norm_parts, metrics, schedules, first, body, finish, step, weight_slots,
+                 held_gradient_slots, memory, fingerprint] = plan;
     Feed(model.units(), model.parameters(), model.tensors(), model.calls(), model.loss(), layout, options, axes,
-         buffers, unit_buffers, tensor_buffers, control, step_state, norm_partials, metrics, schedules, first, body,
-         finish, step, weight_slots, held_gradient_slots, memory.num_bytes, memory.lower_bound);
+         unit_policies, buffers, unit_buffers, tensor_buffers, control, step_state, norm_partials, norm_parts, metrics,
+         schedules, first, body, finish, step, weight_slots, held_gradient_slots, memory.num_bytes, memory.lower_bound);
   }
   Fingerprint Finish() const { return hasher_.Finish(); }
 
@@ -111,13 +111,21 @@ class PlanHasher {
 
   void FeedOne(const PlanOptions& options) {
     const auto& [prefetch_depth, weight_slots, gradient_slots, microbatches_per_graph, residency, reduce, tail,
-                 transport, wire, accumulate, master, optimizer_states, transport_choices] = options;
-    Feed(prefetch_depth, weight_slots, gradient_slots, microbatches_per_graph, residency, reduce, tail, transport, wire,
-         accumulate, master, optimizer_states, transport_choices);
+                 transports, sum, wire, accumulate, master, optimizer_states] = options;
+    Feed(prefetch_depth, weight_slots, gradient_slots, microbatches_per_graph, residency, reduce, tail, transports, sum,
+         wire, accumulate, master, optimizer_states);
   }
   void FeedOne(const TransportChoice& choice) {
-    const auto& [unit_bytes, transport] = choice;
-    Feed(unit_bytes, transport);
+    const auto& [unit_bytes, transports] = choice;
+    Feed(unit_bytes, transports);
+  }
+  void FeedOne(const UnitTransports& transports) {
+    const auto& [gather, exchange] = transports;
+    Feed(gather, exchange);
+  }
+  void FeedOne(const UnitPolicy& policy) {
+    const auto& [transports, sum] = policy;
+    Feed(transports, sum);
   }
   void FeedOne(const Axis& axis) {
     const auto& [name, size] = axis;
@@ -146,8 +154,8 @@ class PlanHasher {
     std::visit([this](const auto& c) { FeedCommand(c); }, command);
   }
   void FeedOne(const BufferUse& use) {
-    const auto& [buffer, offset, num_bytes, access, role, id] = use;
-    Feed(buffer, offset, num_bytes, access, role, id);
+    const auto& [buffer, offset, num_bytes, access, role, id, peers] = use;
+    Feed(buffer, offset, num_bytes, access, role, id, peers);
   }
   void FeedOne(const Wait& wait) {
     const auto& [command, reason] = wait;
@@ -193,12 +201,16 @@ class PlanHasher {
     Feed(unit, position);
   }
   void FeedCommand(const ReduceScatter& command) {
-    const auto& [unit, position, slot, transport, axis] = command;
-    Feed(unit, position, slot, transport, axis);
+    const auto& [unit, position, slot, transport, sum, axis] = command;
+    Feed(unit, position, slot, transport, sum, axis);
   }
   void FeedCommand(const Accumulate& command) {
-    const auto& [unit, position, transport, mode, beside_compute] = command;
-    Feed(unit, position, transport, mode, beside_compute);
+    const auto& [unit, position, sum, mode, beside_compute, segments] = command;
+    Feed(unit, position, sum, mode, beside_compute, segments);
+  }
+  void FeedOne(const GroupSegment& segment) {
+    const auto& [group, first_element, num_elements] = segment;
+    Feed(group, first_element, num_elements);
   }
   void FeedCommand(const RecordLoss& command) {
     const auto& [position] = command;

@@ -36,23 +36,24 @@ std::string Fingerprint::ToString() const {
   return absl::StrCat(absl::Hex(high, absl::kZeroPad16), absl::Hex(low, absl::kZeroPad16));
 }
 
-bool IsCollective(const Command& command) {
+std::optional<AxisId> OrderedAxis(const Command& command) {
+  using Axis = std::optional<AxisId>;
   return std::visit(Overloaded{
-                        [](const AllGather&) { return true; },
-                        [](const ReduceScatter&) { return true; },
-                        [](const SumNorm&) { return true; },
-                        [](const Begin&) { return false; },
-                        [](const NextMicrobatch&) { return false; },
-                        [](const StageInputs&) { return false; },
-                        [](const Forward&) { return false; },
-                        [](const Backward&) { return false; },
-                        [](const PackGradients&) { return false; },
-                        [](const Accumulate&) { return false; },
-                        [](const RecordLoss&) { return false; },
-                        [](const UpdateParameters&) { return false; },
-                        [](const RefreshShards&) { return false; },
-                        [](const PublishMetrics&) { return false; },
-                        [](const End&) { return false; },
+                        [](const AllGather& c) { return Axis(c.axis); },
+                        [](const ReduceScatter& c) { return Axis(c.axis); },
+                        [](const SumNorm& c) { return Axis(c.axis); },
+                        [](const Begin&) { return Axis(); },
+                        [](const NextMicrobatch&) { return Axis(); },
+                        [](const StageInputs&) { return Axis(); },
+                        [](const Forward&) { return Axis(); },
+                        [](const Backward&) { return Axis(); },
+                        [](const PackGradients&) { return Axis(); },
+                        [](const Accumulate&) { return Axis(); },
+                        [](const RecordLoss&) { return Axis(); },
+                        [](const UpdateParameters&) { return Axis(); },
+                        [](const RefreshShards&) { return Axis(); },
+                        [](const PublishMetrics&) { return Axis(); },
+                        [](const End&) { return Axis(); },
                     },
                     command);
 }

@@ -20,6 +20,7 @@ enum class Part : int64_t {
   kCalls,
   kLoss,
   kOptions,
+  kUnitPolicies,
   kSchedules,  // each in a section of its own
   kSteps,
   kMemory,
@@ -51,9 +52,9 @@ class FactWriter {
   explicit FactWriter(const Plan& plan) : plan_(plan) {}
 
   std::vector<Fact> Write() && {
-    const auto& [model, layout, options, axes, buffers, unit_buffers, tensor_buffers, control, step_state,
-                 norm_partials, metrics, schedules, first, body, finish, step, weight_slots, held_gradient_slots,
-                 memory, fingerprint] = plan_;
+    const auto& [model, layout, options, axes, unit_policies, buffers, unit_buffers, tensor_buffers, control,
+                 step_state, norm_partials, norm_parts, metrics, schedules, first, body, finish, step, weight_slots,
+                 held_gradient_slots, memory, fingerprint] = plan_;
     const auto& [world_size, units, parameters] = layout;
     Add(Part::kWorld, "the world size", "", absl::StrCat(world_size));
     AddModel(model);
@@ -65,7 +66,12 @@ class FactWriter {
     Add(Part::kSteps, "the number of held gradient slots", "", absl::StrCat(held_gradient_slots));
     Add(Part::kSteps, "the choice of buffers", "",
         absl::StrCat("control ", control.value(), ", step_state ", step_state.value(), ", norm_partials ",
-                     norm_partials.value(), ", metrics ", metrics.value()));
+                     norm_partials.value(), ", norm_parts ", norm_parts.value(), ", metrics ", metrics.value()));
+    for (size_t u = 0; u < unit_policies.size(); ++u) {
+      const auto& [transports, sum] = unit_policies[u];
+      Add(Part::kUnitPolicies, absl::StrCat("the policy of unit ", u), UnitName(plan_, UnitId(static_cast<int64_t>(u))),
+          absl::StrCat("transports ", ToText(EveryUnit(transports)), ", sum ", Name(sum)));
+    }
     AddMemory(memory);
     for (size_t b = 0; b < buffers.size(); ++b) {
       const auto& [name, storage, num_bytes, offset] = buffers[b];
@@ -122,7 +128,6 @@ class FactWriter {
     for (const Field& field : FieldsOf(options)) {
       Add(Part::kOptions, absl::StrCat("option ", field.name), "", Word(field));
     }
-    if (options.transport_choices.empty()) Add(Part::kOptions, "option transport_choices", "", "empty");
   }
 
   void AddSchedule(int64_t index, const Schedule& schedule) {
@@ -156,9 +161,15 @@ class FactWriter {
     for (const auto& [waited, reason] : waits) {
       absl::StrAppend(&text, ", waits for ", waited.value(), " (", Name(reason), ")");
     }
-    for (const auto& [buffer, offset, num_bytes, access, role, id] : uses) {
+    for (const auto& [buffer, offset, num_bytes, access, role, id, peers] : uses) {
       absl::StrAppend(&text, ", ", Name(access), " ", Name(role), " ", id, ": ", num_bytes, " bytes at ", offset,
                       " of buffer ", buffer.value());
+      if (peers.valid()) absl::StrAppend(&text, " of peers on axis ", peers.value());
+    }
+    if (const auto* const accumulate = std::get_if<Accumulate>(&command)) {
+      for (const auto& [group, first_element, num_elements] : accumulate->segments) {
+        absl::StrAppend(&text, ", segment of ", num_elements, " at ", first_element, " of group ", group);
+      }
     }
     return text;
   }

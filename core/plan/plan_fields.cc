@@ -74,6 +74,7 @@ CommandFields FieldsOf(const Plan& plan, const Command& command) {
   const auto axis = [&](AxisId id) { return OfText("axis", NameIn(plan.axes, id, "axis")); };
   const auto microbatch = [](int position) { return OfNumber("microbatch", position); };
   const auto transport = [](Transport value) { return OfText("transport", Name(value)); };
+  const auto sum = [](Sum value) { return OfText("sum", Name(value)); };
   return std::visit(
       Overloaded{
           [](const Begin&) { return CommandFields{"begin"}; },
@@ -99,14 +100,14 @@ CommandFields FieldsOf(const Plan& plan, const Command& command) {
           [&](const ReduceScatter& c) {
             CommandFields fields{"reduce_scatter", {unit(c.unit), microbatch(c.position)}};
             if (c.slot >= 0) fields.fields.push_back(OfNumber("slot", c.slot));
-            fields.fields.insert(fields.fields.end(), {transport(c.transport), axis(c.axis)});
+            fields.fields.insert(fields.fields.end(), {transport(c.transport), sum(c.sum), axis(c.axis)});
             return fields;
           },
           [&](const Accumulate& c) {
             return CommandFields{"accumulate",
                                  {unit(c.unit),
                                   microbatch(c.position),
-                                  transport(c.transport),
+                                  sum(c.sum),
                                   OfText("mode", Word(c.mode)),
                                   {"beside_compute", c.beside_compute}}};
           },
@@ -129,22 +130,21 @@ CommandFields FieldsOf(const Plan& plan, const Command& command) {
 }
 
 std::vector<Field> FieldsOf(const PlanOptions& options) {
-  const auto& [prefetch_depth, weight_slots, gradient_slots, microbatches_per_graph, residency, reduce, tail, transport,
-               wire, accumulate, master, optimizer_states, transport_choices] = options;
-  std::vector<Field> fields = {OfOptional("prefetch_depth", prefetch_depth),
-                               OfOptional("weight_slots", weight_slots),
-                               OfOptional("gradient_slots", gradient_slots),
-                               OfOptional("microbatches_per_graph", microbatches_per_graph),
-                               OfText("residency", Word(residency)),
-                               OfText("reduce", Word(reduce)),
-                               OfText("tail", Word(tail)),
-                               OfText("transport", Name(transport)),
-                               OfText("wire", Name(wire)),
-                               OfText("accumulate", Name(accumulate)),
-                               OfText("master", Name(master)),
-                               OfNumber("optimizer_states", optimizer_states)};
-  if (!transport_choices.empty()) fields.push_back(OfText("transport_choices", ToText(transport_choices)));
-  return fields;
+  const auto& [prefetch_depth, weight_slots, gradient_slots, microbatches_per_graph, residency, reduce, tail,
+               transports, sum, wire, accumulate, master, optimizer_states] = options;
+  return {OfOptional("prefetch_depth", prefetch_depth),
+          OfOptional("weight_slots", weight_slots),
+          OfOptional("gradient_slots", gradient_slots),
+          OfOptional("microbatches_per_graph", microbatches_per_graph),
+          OfText("residency", Word(residency)),
+          OfText("reduce", Word(reduce)),
+          OfText("tail", Word(tail)),
+          OfText("transports", ToText(transports)),
+          OfText("sum", sum.has_value() ? Name(*sum) : "unset"),
+          OfText("wire", Name(wire)),
+          OfText("accumulate", Name(accumulate)),
+          OfText("master", Name(master)),
+          OfNumber("optimizer_states", optimizer_states)};
 }
 
 }  // namespace reprise::internal

@@ -74,7 +74,11 @@ Json OfUnits(const Plan& plan) {
                   {"trainable", group.trainable},           {"num_elements", group.num_elements},
                   {"shard_elements", group.shard_elements}, {"parameters", std::move(parameters)}};
     });
+    const UnitPolicy policy = u < plan.unit_policies.size() ? plan.unit_policies[u] : UnitPolicy();
     array.push_back({{"unit", internal::UnitName(plan, UnitId(static_cast<int64_t>(u)))},
+                     {"gather", Text(Name(policy.transports.gather))},
+                     {"exchange", Text(Name(policy.transports.exchange))},
+                     {"sum", Text(Name(policy.sum))},
                      {"gathered_bytes", layout.gathered_bytes},
                      {"groups", std::move(groups)}});
   }
@@ -95,7 +99,7 @@ Json OfBuffer(const Buffer& buffer) {
 void AppendUse(const BufferUse& use, std::string& out) {
   absl::StrAppend(&out, "{\"access\":\"", Name(use.access), "\",\"role\":\"", Name(use.role), "\",\"id\":", use.id);
   absl::StrAppend(&out, ",\"buffer\":", use.buffer.value(), ",\"offset\":", use.offset,
-                  ",\"num_bytes\":", use.num_bytes, "}");
+                  ",\"num_bytes\":", use.num_bytes, use.is_own() ? "}" : ",\"peers\":true}");
 }
 
 void AppendWait(const Wait& wait, std::string& out) {

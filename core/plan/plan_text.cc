@@ -111,12 +111,16 @@ class PlanWriter {
     absl::StrAppend(&out_, "\nunits (ranges in elements)\n");
     for (size_t u = 0; u < plan_.layout.units.size(); ++u) {
       const std::string name = internal::UnitName(plan_, UnitId(static_cast<int64_t>(u)));
+      const UnitPolicy policy = u < plan_.unit_policies.size() ? plan_.unit_policies[u] : UnitPolicy();
       for (const FlatGroup& group : plan_.layout.units[u].groups) {
         out_ += "  ";
         AppendLeft(out_, name, width);
         const absl::string_view wire = group.trainable ? Name(plan_.wire(group)) : "none";
-        absl::StrAppend(&out_, Name(group.dtype), ", wire ", wire, ", shard ", group.shard_elements, " of ",
-                        group.num_elements, ":");
+        absl::StrAppend(&out_, Name(group.dtype), ", wire ", wire, ", gather ", Name(policy.transports.gather));
+        if (group.trainable) {
+          absl::StrAppend(&out_, ", exchange ", Name(policy.transports.exchange), ", sum ", Name(policy.sum));
+        }
+        absl::StrAppend(&out_, ", shard ", group.shard_elements, " of ", group.num_elements, ":");
         for (const PlacedParameter& placed : group.parameters) {
           absl::StrAppend(&out_, " ", internal::ParameterName(plan_, placed.parameter), " [", placed.first_element,
                           ", ", EndOf(placed.first_element, placed.num_elements), ")");
@@ -221,6 +225,7 @@ class PlanWriter {
         if (buffer >= plan_.buffers.size() || use.offset != 0 || use.num_bytes != plan_.buffers[buffer].num_bytes) {
           absl::StrAppend(&line, " [", use.offset, ", ", EndOf(use.offset, use.num_bytes), ")");
         }
+        if (!use.is_own()) absl::StrAppend(&line, " of peers");
         first = false;
       }
       if (!first) separator = "; ";

@@ -123,16 +123,29 @@ const FlatGroup& GradientPlanner::GroupOf(ParameterId parameter) const {
   return unit.groups[plan_.layout.parameters[parameter.value()].group];
 }
 
-BufferUse GradientPlanner::WireUse(ParameterId parameter, BufferId wire, Access access) const {
+BufferUse GradientPlanner::WireUse(UnitId unit, int group, BufferId wire, Access access) const {
+  const FlatGroup& flat = plan_.layout.units[unit.value()].groups[group];
+  return {wire, wire_offsets_[unit.value()][group], flat.num_elements * SizeOf(plan_.wire(flat)), access, Role::kWire,
+          group};
+}
+
+BufferUse GradientPlanner::WrittenInWire(ParameterId parameter) const {
   const ParameterPlace& place = plan_.layout.parameters[parameter.value()];
+  const UnitId unit = plan_.model.parameter(parameter).unit;
   const int64_t size = SizeOf(plan_.wire(GroupOf(parameter)));
-  const int64_t group = wire_offsets_[plan_.model.parameter(parameter).unit.value()][place.group];
-  return {wire,
-          group + place.first_element * size,
-          ElementsOf(plan_.model, parameter) * size,
-          access,
-          Role::kWire,
-          parameter.value()};
+  return {.buffer = wires_[unit.value()],
+          .offset = wire_offsets_[unit.value()][place.group] + place.first_element * size,
+          .num_bytes = ElementsOf(plan_.model, parameter) * size};
+}
+
+std::vector<int> GradientPlanner::GroupsOf(UnitId unit) const {
+  std::vector<int> groups;
+  for (ParameterId p : gradients_.units[unit.value()].parameters) {
+    groups.push_back(plan_.layout.parameters[p.value()].group);
+  }
+  std::sort(groups.begin(), groups.end());
+  groups.erase(std::unique(groups.begin(), groups.end()), groups.end());
+  return groups;
 }
 
 absl::Status GradientPlanner::TakeSlot(UnitId unit, absl::string_view who, std::vector<CommandId>& after) {
@@ -168,7 +181,7 @@ BufferUse GradientPlanner::GradientUse(ParameterId parameter) {
     use.offset = full_offsets_[unit.value()][place.group] + place.first_element * size;
     use.num_bytes = elements * size;
   } else if (elements > 0 && WritesWire(plan_.options, group)) {
-    use = WireUse(parameter, wires_[unit.value()], Access::kRead);
+    use = WrittenInWire(parameter);
   } else {
     BufferId& local = locals_[parameter.value()];
     if (!written_[parameter.value()]) {
@@ -211,16 +224,19 @@ absl::Status GradientPlanner::Pack(UnitId unit) {
   if (gradients_.units[unit.value()].in_place) return absl::OkStatus();
   std::vector<CommandId> after;
   REPRISE_RETURN_IF_ERROR(TakeSlot(unit, absl::StrCat("pack of unit \"", plan_.model.unit(unit).name, "\""), after));
-  std::vector<BufferUse> reads, writes;
+  const std::vector<FlatGroup>& groups = plan_.layout.units[unit.value()].groups;
+  std::vector<BufferUse> uses;
   for (ParameterId p : gradients_.units[unit.value()].parameters) {
     if (WritesWire(plan_.options, GroupOf(p))) continue;
     written_[p.value()] = true;
-    reads.push_back(GradientUse(p));
-    writes.push_back(WireUse(p, wires_[unit.value()], Access::kAssign));
+    uses.push_back(GradientUse(p));
   }
-  if (reads.empty()) return absl::OkStatus();
-  reads.insert(reads.end(), writes.begin(), writes.end());
-  builder_.Add(PackGradients{unit, position_}, Lane::kCompute, std::move(reads), after);
+  if (uses.empty()) return absl::OkStatus();
+  for (int group : GroupsOf(unit)) {
+    if (WritesWire(plan_.options, groups[group])) continue;
+    uses.push_back(WireUse(unit, group, wires_[unit.value()], Access::kAssign));
+  }
+  builder_.Add(PackGradients{unit, position_}, Lane::kCompute, std::move(uses), after);
   return absl::OkStatus();
 }
 
@@ -239,41 +255,50 @@ void GradientPlanner::ReduceCarried(const OutstandingReduction& carried, int pos
 }
 
 void GradientPlanner::ReduceAndAccumulate(UnitId unit, int position, BufferId wire, int slot, AccumulateMode mode) {
-  const Transport transport = TransportOf(plan_, unit);
+  const UnitPolicy& policy = plan_.unit_policies[unit.value()];
+  const AxisId axis(0);
   const std::vector<FlatGroup>& groups = plan_.layout.units[unit.value()].groups;
-  std::vector<bool> has_gradient(groups.size(), false);
   std::vector<BufferUse> reduce,
       accumulate = {{plan_.control, 0, plan_.buffer(plan_.control).num_bytes, Access::kRead, Role::kControl, -1}};
-  for (ParameterId p : gradients_.units[unit.value()].parameters) {
-    reduce.push_back(WireUse(p, wire, Access::kRead));
-    if (ExchangesParts(transport)) accumulate.push_back(reduce.back());
-    has_gradient[plan_.layout.parameters[p.value()].group] = true;
-  }
   int64_t total = 0;
   const BufferId received(static_cast<int64_t>(plan_.buffers.size()));
-  for (size_t g = 0; g < groups.size(); ++g) {
-    if (!has_gradient[g] || groups[g].shard_elements == 0) continue;
-    const int32_t id = static_cast<int32_t>(g);
+  for (int g : GroupsOf(unit)) {
+    reduce.push_back(WireUse(unit, g, wire, Access::kRead));
+    if (policy.sum == Sum::kRankOrder) accumulate.push_back(reduce.back());
     const int64_t received_bytes =
-        ReceivedParts(plan_, transport) * groups[g].shard_elements * SizeOf(plan_.wire(groups[g]));
+        ReceivedParts(plan_, policy.sum) * groups[g].shard_elements * SizeOf(plan_.wire(groups[g]));
     const BufferId accumulator = plan_.unit_buffers[unit.value()].accumulators[g];
-    reduce.push_back({received, total, received_bytes, Access::kAssign, Role::kReceived, id});
-    accumulate.push_back({received, total, received_bytes, Access::kRead, Role::kReceived, id});
-    accumulate.push_back(
-        {accumulator, 0, plan_.buffer(accumulator).num_bytes, Access::kUpdate, Role::kAccumulator, id});
+    reduce.push_back({received, total, received_bytes, Access::kAssign, Role::kReceived, g});
+    AddPeerUse(policy.transports.exchange, axis, reduce);
+    accumulate.push_back({received, total, received_bytes, Access::kRead, Role::kReceived, g});
+    accumulate.push_back({accumulator, 0, plan_.buffer(accumulator).num_bytes, Access::kUpdate, Role::kAccumulator, g});
     // An update, since all microbatches but the last leave what is there.
     accumulate.push_back({plan_.norm_partials, plan_.unit_buffers[unit.value()].norm_partials[g],
                           NormRanges(groups[g].shard_elements) * static_cast<int64_t>(sizeof(double)), Access::kUpdate,
-                          Role::kNormPartials, id});
+                          Role::kNormPartials, g});
     total += (received_bytes + kBufferAlignment - 1) / kBufferAlignment * kBufferAlignment;
   }
   AddBuffer(plan_, absl::StrCat("received.", plan_.model.unit(unit).name, ".m", position), Storage::kCommunicating,
             total);
   const CommandId reduced =
-      builder_.Add(ReduceScatter{unit, position, slot, transport, AxisId(0)}, Lane::kReduceScatter, std::move(reduce));
-  const CommandId accumulated =
-      builder_.Add(Accumulate{unit, position, transport, mode}, Lane::kReduceScatter, std::move(accumulate));
-  ReleaseSlot(slot, ExchangesParts(transport) ? accumulated : reduced);
+      builder_.Add(ReduceScatter{unit, position, slot, policy.transports.exchange, policy.sum, axis},
+                   Lane::kReduceScatter, std::move(reduce));
+  Accumulate command = {unit, position, policy.sum, mode};
+  command.segments = SegmentsOf(unit);
+  const CommandId accumulated = builder_.Add(std::move(command), Lane::kReduceScatter, std::move(accumulate));
+  ReleaseSlot(slot, policy.sum == Sum::kRankOrder ? accumulated : reduced);
+}
+
+std::vector<GroupSegment> GradientPlanner::SegmentsOf(UnitId unit) const {
+  std::vector<GroupSegment> segments;
+  for (ParameterId p : gradients_.units[unit.value()].parameters) {
+    const ParameterPlace& place = plan_.layout.parameters[p.value()];
+    segments.push_back({place.group, place.first_element, ElementsOf(plan_.model, p)});
+  }
+  std::sort(segments.begin(), segments.end(), [](const GroupSegment& a, const GroupSegment& b) {
+    return std::pair(a.group, a.first_element) < std::pair(b.group, b.first_element);
+  });
+  return segments;
 }
 
 }  // namespace reprise::internal

@@ -69,7 +69,12 @@ class GradientPlanner {
   void ReleaseSlot(int slot, CommandId last_reader);
   absl::Status Pack(UnitId unit);
   void ReduceAndAccumulate(UnitId unit, int position, BufferId wire, int slot, AccumulateMode mode);
-  BufferUse WireUse(ParameterId parameter, BufferId wire, Access access) const;
+  BufferUse WireUse(UnitId unit, int group, BufferId wire, Access access) const;
+  // The bytes of a gradient that compute writes in the wire buffer.
+  BufferUse WrittenInWire(ParameterId parameter) const;
+  // Groups in which some parameter has a gradient, and the elements that have one.
+  std::vector<int> GroupsOf(UnitId unit) const;
+  std::vector<GroupSegment> SegmentsOf(UnitId unit) const;
   BufferUse GradientUse(ParameterId parameter);
   const FlatGroup& GroupOf(ParameterId parameter) const;
 

@@ -98,6 +98,8 @@ class GraphPlanner {
     if (!buffer.valid()) buffer = AddGatheredBuffer(plan_, copy.unit, absl::StrCat(index));
     const UnitLayout& layout = plan_.layout.units[copy.unit.value()];
     const UnitBuffers& unit = plan_.unit_buffers[copy.unit.value()];
+    const Transport transport = plan_.unit_policies[copy.unit.value()].transports.gather;
+    const AxisId axis(0);
     std::vector<BufferUse> uses;
     for (size_t g = 0; g < layout.groups.size(); ++g) {
       const int32_t id = static_cast<int32_t>(g);
@@ -105,12 +107,12 @@ class GraphPlanner {
       uses.push_back({buffer, layout.gathered_offsets[g],
                       layout.groups[g].num_elements * SizeOf(layout.groups[g].dtype), Access::kAssign, Role::kGathered,
                       id});
+      AddPeerUse(transport, axis, uses);
     }
     std::vector<CommandId> after;
     if (copy.previous >= 0 && copy_readers_[copy.previous].valid()) after.push_back(copy_readers_[copy.previous]);
     if (copy.limit >= 0) after.push_back(access_commands_[copy.limit]);
-    builder_.Add(AllGather{copy.unit, copy.slot, TransportOf(plan_, copy.unit), AxisId(0)}, Lane::kAllGather,
-                 std::move(uses), after);
+    builder_.Add(AllGather{copy.unit, copy.slot, transport, axis}, Lane::kAllGather, std::move(uses), after);
   }
 
   // Views of the parameters in the copies that the present access reads.
@@ -337,6 +339,7 @@ void PlanStep(Plan& plan) {
   builder.Add(SumNorm{AxisId(0)}, Lane::kReduceScatter,
               {whole(plan.control, Access::kRead, Role::kControl),
                whole(plan.norm_partials, Access::kRead, Role::kNormPartials),
+               whole(plan.norm_parts, Access::kAssign, Role::kNormParts),
                whole(plan.step_state, Access::kUpdate, Role::kStepState)});
   for (size_t u = 0; u < plan.layout.units.size(); ++u) {
     const UnitId unit(static_cast<int64_t>(u));

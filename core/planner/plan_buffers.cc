@@ -34,20 +34,14 @@ std::vector<int64_t> WireOffsets(const Plan& plan, UnitId unit) {
   return GradientOffsets(plan, unit, [&](const FlatGroup& group) { return plan.wire(group); });
 }
 
-bool ExchangesParts(Transport transport) {
-  switch (transport) {
-    case Transport::kAuto:
-    case Transport::kDefault:
-      return false;
-    case Transport::kSymmetric:
-    case Transport::kCopyEngine:
-      return true;
+int ReceivedParts(const Plan& plan, Sum sum) {
+  switch (sum) {
+    case Sum::kRankOrder:
+      return plan.world_size() - 1;
+    case Sum::kNccl:
+      return 1;
   }
-  return false;
-}
-
-int ReceivedParts(const Plan& plan, Transport transport) {
-  return ExchangesParts(transport) ? plan.world_size() - 1 : 1;
+  return 0;
 }
 
 namespace internal {
@@ -87,6 +81,8 @@ void AddTrainingBuffers(Plan& plan) {
   }
   plan.step_state = AddBuffer(plan, "step_state", Storage::kSession, sizeof(StepState));
   plan.norm_partials = AddBuffer(plan, "norm_partials", Storage::kSession, norm_bytes);
+  plan.norm_parts = AddBuffer(plan, "norm_parts", Storage::kSession,
+                              (int64_t{1} + plan.world_size()) * static_cast<int64_t>(sizeof(NormPart)));
   plan.metrics = AddBuffer(plan, "metrics", Storage::kHostVisible, sizeof(MetricsRing));
 }
 
@@ -158,6 +154,13 @@ BufferId AddGatheredBuffer(Plan& plan, UnitId unit, const std::string& label) {
 BufferId AddWireBuffer(Plan& plan, UnitId unit, const std::string& label) {
   return AddBuffer(plan, absl::StrCat("wire.", plan.model.unit(unit).name, ".", label), Storage::kCommunicating,
                    WireOffsets(plan, unit).back());
+}
+
+void AddPeerUse(Transport transport, AxisId axis, std::vector<BufferUse>& uses) {
+  if (!TraitsOf(transport).writes_peers) return;
+  BufferUse use = uses.back();
+  use.peers = axis;
+  uses.push_back(use);
 }
 
 }  // namespace internal

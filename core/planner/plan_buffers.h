@@ -29,6 +29,9 @@ BufferId AddGatheredBuffer(Plan& plan, UnitId unit, const std::string& label);
 // A wire gradient of a unit.
 BufferId AddWireBuffer(Plan& plan, UnitId unit, const std::string& label);
 
+// Where a transport writes what the others receive in their memory: the last of `uses`, for the peers on the axis too.
+void AddPeerUse(Transport transport, AxisId axis, std::vector<BufferUse>& uses);
+
 int64_t TensorBytes(const TensorSpec& spec);
 
 }  // namespace reprise::internal

@@ -12,7 +12,7 @@
 #include "core/planner/model_uses.h"
 #include "core/planner/plan_buffers.h"
 #include "core/planner/residency.h"
-#include "core/policy/transport_choices.h"
+#include "core/policy/transport_checks.h"
 #include "reprise/core/status_macros.h"
 
 namespace reprise {
@@ -59,13 +59,8 @@ absl::Status CheckOptions(const PlanOptions& options) {
   REPRISE_RETURN_IF_ERROR(CheckKnown("residency", options.residency, {"kKeep", "kOff"}));
   REPRISE_RETURN_IF_ERROR(CheckKnown("reduce", options.reduce, {"kEveryMicrobatch", "kOncePerStep"}));
   REPRISE_RETURN_IF_ERROR(CheckKnown("tail", options.tail, {"kInGraph", "kCarried"}));
-  REPRISE_RETURN_IF_ERROR(
-      CheckKnown("transport", options.transport, {"kAuto", "kDefault", "kSymmetric", "kCopyEngine"}));
-  if (options.transport != Transport::kAuto && !options.transport_choices.empty()) {
-    return absl::InvalidArgumentError(absl::StrCat("transport_choices are what kAuto stands for, but transport is ",
-                                                   std::string(Name(options.transport)), "; leave one of them out"));
-  }
-  REPRISE_RETURN_IF_ERROR(internal::CheckTransportChoices(options.transport_choices));
+  REPRISE_RETURN_IF_ERROR(CheckKnown("sum", options.sum.value_or(Sum::kRankOrder), {"kRankOrder", "kNccl"}));
+  REPRISE_RETURN_IF_ERROR(internal::CheckTransportChoices(options.transports, options.sum.value_or(Sum::kRankOrder)));
   for (const auto& [name, dtype] : {std::pair{"wire", options.wire}, std::pair{"master", options.master}}) {
     if (IsFloatingPoint(dtype)) continue;
     return absl::InvalidArgumentError(
@@ -182,17 +177,21 @@ std::vector<StartResident> SteadyResidents(const std::vector<WeightAccess>& acce
   return {};
 }
 
-// One transport if all units that travel have the same.
-void ResolveTransport(Plan& plan) {
-  std::set<Transport> used;
-  for (size_t u = 0; u < plan.layout.units.size(); ++u) {
-    if (plan.layout.units[u].gathered_bytes > 0) used.insert(TransportOf(plan, UnitId(static_cast<int64_t>(u))));
+// What each unit gets; the options then say so for all units if those that travel are alike.
+void ResolveUnits(Plan& plan) {
+  plan.options.sum = plan.options.sum.value_or(Sum::kRankOrder);
+  std::optional<UnitTransports> first;
+  bool alike = true;
+  for (const UnitLayout& unit : plan.layout.units) {
+    const UnitTransports transports = TransportsFor(plan.options.transports, unit.gathered_bytes);
+    plan.unit_policies.push_back({transports, *plan.options.sum});
+    if (unit.gathered_bytes == 0) continue;
+    alike = alike && first.value_or(transports) == transports;
+    first = first.value_or(transports);
   }
-  if (used.size() > 1) return;
-  plan.options.transport_choices.clear();
-  if (plan.options.transport == Transport::kAuto) {
-    plan.options.transport = used.empty() ? Transport::kDefault : *used.begin();
-  }
+  if (!alike) return;
+  plan.options.transports = EveryUnit(first.value_or(UnitTransports()));
+  for (UnitPolicy& policy : plan.unit_policies) policy.transports = plan.options.transports.front().transports;
 }
 
 // The units whose gradients the last backward call completes, with a wire buffer and a slot of their own each.
@@ -234,7 +233,7 @@ absl::StatusOr<Plan> MakePlan(const Model& model, int world_size, PlanOptions op
   options.gradient_slots = static_cast<int>(
       std::min<int64_t>(*options.gradient_slots, std::max<int64_t>(2, int64_t{num_units} * microbatches)));
   plan.options = options;
-  ResolveTransport(plan);
+  ResolveUnits(plan);
   plan.held_gradient_slots = gradients.own_slots;
   if (*options.weight_slots < need.units) {
     return absl::ResourceExhaustedError(absl::StrCat("call \"", model.calls()[need.call].name, "\" needs ", need.units,

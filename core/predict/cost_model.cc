@@ -108,6 +108,7 @@ class CommandCosts {
   static double Bytes(const std::vector<BufferUse>& uses) {
     double bytes = 0;
     for (const BufferUse& use : uses) {
+      if (!use.is_own()) continue;
       bytes += static_cast<double>(use.num_bytes) * (use.access == Access::kUpdate ? 2 : 1);
     }
     return bytes;

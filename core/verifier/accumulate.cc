@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/verifier/checks.h"
+#include "reprise/core/control_block.h"
 #include "reprise/core/norm_ranges.h"
 #include "reprise/core/status_macros.h"
 
@@ -64,7 +65,7 @@ const T* CommandAt(const Schedule& schedule, CommandId id) {
 std::vector<BufferUse> UsesAs(const ScheduledCommand& command, Role role) {
   std::vector<BufferUse> uses;
   std::copy_if(command.uses.begin(), command.uses.end(), std::back_inserter(uses),
-               [&](const BufferUse& use) { return use.role == role; });
+               [&](const BufferUse& use) { return use.role == role && use.is_own(); });
   return uses;
 }
 
@@ -78,7 +79,7 @@ bool Less(const BufferUse& a, const BufferUse& b) {
 class ScheduleAccumulates {
  public:
   ScheduleAccumulates(const Plan& plan, const Schedule& schedule)
-      : plan_(plan), schedule_(schedule), wire_writers_(plan.buffers.size()) {}
+      : plan_(plan), schedule_(schedule), has_gradient_(FindGradients(plan)), wire_writers_(plan.buffers.size()) {}
 
   absl::Status Check() {
     CommandId previous;  // on the lane of reductions
@@ -133,13 +134,14 @@ class ScheduleAccumulates {
       return Error(id, "accumulates ", plan_.model.unit(accumulate->unit).name, other, "reduces ",
                    plan_.model.unit(reduce->unit).name);
     }
-    if (accumulate->transport != reduce->transport) {
-      return Error(id, "has transport ", Name(accumulate->transport), other, "has ", Name(reduce->transport));
+    if (accumulate->sum != reduce->sum) {
+      return Error(id, "has sum ", Name(accumulate->sum), other, "has ", Name(reduce->sum));
     }
     if (accumulate->position != reduce->position) {
       return Error(id, "is at position ", accumulate->position, other, "is at ", reduce->position);
     }
     REPRISE_RETURN_IF_ERROR(CheckMode(id, *accumulate));
+    REPRISE_RETURN_IF_ERROR(CheckSegments(id, *accumulate));
     REPRISE_RETURN_IF_ERROR(CheckGroups(previous, id, *accumulate));
     return CheckOwnParts(previous, id, *accumulate);
   }
@@ -156,6 +158,21 @@ class ScheduleAccumulates {
                           : "does not assign by microbatch, but the plan reduces every microbatch");
   }
 
+  // Every element that has a gradient is added, once, and nothing else.
+  absl::Status CheckSegments(CommandId id, const Accumulate& accumulate) const {
+    std::vector<GroupSegment> needed;
+    const std::vector<FlatGroup>& groups = plan_.layout.units[accumulate.unit.value()].groups;
+    for (size_t g = 0; g < groups.size(); ++g) {
+      for (const PlacedParameter& placed : groups[g].parameters) {
+        if (!has_gradient_[placed.parameter.value()] || placed.num_elements == 0) continue;
+        needed.push_back({static_cast<int>(g), placed.first_element, placed.num_elements});
+      }
+    }
+    if (accumulate.segments == needed) return absl::OkStatus();
+    return Error(id, "adds other segments than the ", needed.size(), " that have gradients in ",
+                 plan_.model.unit(accumulate.unit).name);
+  }
+
   // What the reduction delivers of each group goes to the group's accumulator, and its norm to the group's place.
   absl::Status CheckGroups(CommandId reduce, CommandId id, const Accumulate& accumulate) const {
     const int64_t unit = accumulate.unit.value();
@@ -168,7 +185,7 @@ class ScheduleAccumulates {
     for (const BufferUse& received : delivered) {
       const FlatGroup& group = plan_.layout.units[unit].groups[received.id];
       if (!group.trainable) return Error(reduce, "reduces group ", received.id, ", which is frozen");
-      const int parts = ReceivedParts(plan_, accumulate.transport);
+      const int parts = ReceivedParts(plan_, accumulate.sum);
       const int64_t num_bytes = parts * group.shard_elements * SizeOf(plan_.wire(group));
       if (received.num_bytes != num_bytes || received.access != Access::kAssign) {
         return Error(reduce, Name(received.access), "s ", UseText(received), ", but must assign ", num_bytes,
@@ -194,15 +211,11 @@ class ScheduleAccumulates {
 
   // Every group of which the reduction reads a gradient is delivered, once.
   absl::Status CheckDelivered(CommandId reduce, int64_t unit, const std::vector<BufferUse>& delivered) const {
-    std::set<int32_t> read;  // parameters
+    std::set<int32_t> read;  // groups
     for (const BufferUse& use : UsesAs(At(reduce), Role::kWire)) read.insert(use.id);
     const std::vector<FlatGroup>& groups = plan_.layout.units[unit].groups;
     for (size_t group = 0; group < groups.size(); ++group) {
-      const std::vector<PlacedParameter>& parameters = groups[group].parameters;
-      const bool needed = groups[group].shard_elements > 0 &&
-                          std::any_of(parameters.begin(), parameters.end(), [&](const PlacedParameter& placed) {
-                            return read.contains(placed.parameter.value());
-                          });
+      const bool needed = groups[group].shard_elements > 0 && read.contains(static_cast<int32_t>(group));
       const auto times = std::count_if(delivered.begin(), delivered.end(), [&](const BufferUse& received) {
         return received.id == static_cast<int32_t>(group);
       });
@@ -228,33 +241,33 @@ class ScheduleAccumulates {
   // The reduction reads the gradients of its unit, each where transports look for it, and no others.
   absl::Status CheckGradients(CommandId id, const ReduceScatter& reduce) const {
     const absl::string_view unit = plan_.model.unit(reduce.unit).name;
-    std::map<int32_t, BufferUse> reads;  // by parameter
+    std::map<int32_t, BufferUse> reads;  // by group
     for (const BufferUse& use : UsesAs(At(id), Role::kWire)) {
       if (!reads.emplace(use.id, use).second) return Error(id, "uses ", UseText(use), " beside another part of it");
     }
     if (reads.empty()) return Error(id, "reads no gradient of ", unit);
     const BufferId buffer = reads.begin()->second.buffer;
     REPRISE_RETURN_IF_ERROR(CheckSource(id, reduce, buffer));
-    const GradientPlaces places = WirePlaces(plan_, reduce.unit);
-    for (const PlacedGradient& placed : places.parameters) {
-      const Parameter& parameter = plan_.model.parameter(placed.parameter);
-      const auto read = reads.find(placed.parameter.value());
-      if (read == reads.end()) {
-        if (parameter.allow_unused || placed.bytes.first == placed.bytes.last) continue;
-        return Error(id, "does not read the gradient of ", parameter.spec.name);
+    const std::vector<FlatGroup>& groups = plan_.layout.units[reduce.unit.value()].groups;
+    for (size_t g = 0; g < groups.size(); ++g) {
+      const int32_t group = static_cast<int32_t>(g);
+      const auto has = [&](const PlacedParameter& placed) {
+        return has_gradient_[placed.parameter.value()] && placed.num_elements > 0;
+      };
+      const bool needed = std::any_of(groups[g].parameters.begin(), groups[g].parameters.end(), has);
+      const auto read = reads.find(group);
+      if (needed != (read != reads.end())) {
+        return Error(id, needed ? "does not read " : "reads ", GroupText(plan_, reduce.unit.value(), g), " of which ",
+                     needed ? "some parameter has a gradient" : "no parameter has a gradient");
       }
-      const BufferUse needed = {buffer,        placed.bytes.first, placed.bytes.last - placed.bytes.first,
-                                Access::kRead, Role::kWire,        placed.parameter.value()};
-      if (read->second != needed) {
-        return Error(id, Name(read->second.access), "s ", UseText(read->second), ", but must read ",
-                     BytesText(plan_, buffer, placed.bytes));
-      }
-      reads.erase(read);
+      if (!needed) continue;
+      const ByteRange bytes = WireGroup(plan_, reduce.unit, group);
+      const BufferUse must = {buffer, bytes.first, bytes.last - bytes.first, Access::kRead, Role::kWire, group};
+      if (read->second == must) continue;
+      return Error(id, Name(read->second.access), "s ", UseText(read->second), ", but must read ",
+                   BytesText(plan_, buffer, bytes));
     }
-    if (!reads.empty()) return Error(id, "reads ", UseText(reads.begin()->second), ", which is none of ", unit);
-    if (plan_.buffer(buffer).num_bytes >= places.num_bytes) return absl::OkStatus();
-    return Error(id, "reads groups with their padding, ", places.num_bytes, " bytes, but ", plan_.buffer(buffer).name,
-                 " has ", plan_.buffer(buffer).num_bytes);
+    return absl::OkStatus();
   }
 
   // A wire gradient takes a slot. A full gradient takes none, and is as it was summed.
@@ -283,7 +296,7 @@ class ScheduleAccumulates {
   // An exchange delivers the others' parts alone: a rank's own is read where the reduction read it for the others.
   absl::Status CheckOwnParts(CommandId reduce, CommandId id, const Accumulate& accumulate) const {
     std::vector<BufferUse> wire = UsesAs(At(reduce), Role::kWire), own = UsesAs(At(id), Role::kWire);
-    if (!ExchangesParts(accumulate.transport)) {
+    if (accumulate.sum == Sum::kNccl) {
       if (own.empty()) return absl::OkStatus();
       return Error(id, "uses ", UseText(own[0]), ", but ", Text(reduce), " delivers sums");
     }
@@ -307,8 +320,12 @@ class ScheduleAccumulates {
       return use.role == Role::kNormPartials && use.buffer == plan_.norm_partials && use.offset == 0 &&
              use.num_bytes == num_bytes && use.access != Access::kAssign;
     });
-    if (reads_all) return absl::OkStatus();
-    return Error(id, "does not read all ", num_bytes, " bytes of partial norms");
+    if (!reads_all) return Error(id, "does not read all ", num_bytes, " bytes of partial norms");
+    const int64_t parts_bytes = (int64_t{1} + plan_.world_size()) * static_cast<int64_t>(sizeof(NormPart));
+    if (!plan_.norm_parts.valid() || plan_.norm_parts.value() >= static_cast<int64_t>(plan_.buffers.size())) {
+      return Error(id, "needs a buffer of norm parts, but the plan has none");
+    }
+    return CheckOnly(id, {plan_.norm_parts, 0, parts_bytes, Access::kAssign, Role::kNormParts});
   }
 
   // The reduction is of the microbatch that wrote its gradient. What the schedule starts with has no writer.
@@ -328,6 +345,7 @@ class ScheduleAccumulates {
 
   const Plan& plan_;
   const Schedule& schedule_;
+  const std::vector<bool> has_gradient_;
   std::vector<CommandId> wire_writers_;  // by buffer: the last command so far that wrote it
 };
 

@@ -45,7 +45,7 @@ class BufferSweep {
       // A new copy: what is left of the one before is not a value, though it may still be read.
       bytes_.Visit(0, num_bytes_, [](int64_t, int64_t, ByteUses& bytes) { bytes.written = false; });
     }
-    for (const UseAt& use : uses) REPRISE_RETURN_IF_ERROR(Compare(command, *use.use));
+    for (const UseAt& use : uses) REPRISE_RETURN_IF_ERROR(Compare(command, use));
     for (const Access access : {Access::kUpdate, Access::kAssign}) {
       for (const UseAt& use : uses) {
         if (use.use->access != access) continue;
@@ -62,7 +62,8 @@ class BufferSweep {
            std::any_of(uses.begin(), uses.end(), [](const UseAt& use) { return use.use->access == Access::kAssign; });
   }
 
-  absl::Status Compare(CommandId command, const BufferUse& use) {
+  absl::Status Compare(CommandId command, const UseAt& at) {
+    const BufferUse& use = *at.use;
     absl::Status status;
     bytes_.Visit(use.offset, use.offset + use.num_bytes, [&](int64_t first, int64_t last, const ByteUses& bytes) {
       if (!status.ok()) return;
@@ -75,10 +76,11 @@ class BufferSweep {
       }
       if (other.valid()) status = Unordered(other, command, use, {first, last});
     });
-    if (!NeedsValue(use)) return status;
-    bytes_.Visit(use.offset, use.offset + use.num_bytes, [&](int64_t first, int64_t last, const ByteUses& bytes) {
-      if (status.ok() && !bytes.written) status = Unwritten(command, use, {first, last});
-    });
+    for (const ByteRange& needed : schedule_.NeededBytes(at)) {
+      bytes_.Visit(needed.first, needed.last, [&](int64_t first, int64_t last, const ByteUses& bytes) {
+        if (status.ok() && !bytes.written) status = Unwritten(command, use, {first, last});
+      });
+    }
     return status;
   }
 

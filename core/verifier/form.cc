@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "core/policy/transport_checks.h"
 #include "core/verifier/checks.h"
 #include "core/verifier/slots.h"
 #include "reprise/core/status_macros.h"
@@ -30,24 +31,17 @@ bool IsKnown(Enum value, Enum last) {
 
 absl::Status CheckOptions(const Plan& plan) {
   const PlanOptions& options = plan.options;
-  if (!options.prefetch_depth || !options.weight_slots || !options.gradient_slots || !options.microbatches_per_graph) {
+  if (!options.prefetch_depth || !options.weight_slots || !options.gradient_slots || !options.microbatches_per_graph ||
+      !options.sum) {
     return absl::InternalError("an option of the plan is unset");
   }
   const bool known = IsKnown(options.residency, Residency::kOff) && IsKnown(options.reduce, Reduce::kOncePerStep) &&
-                     IsKnown(options.tail, Tail::kCarried) && IsKnown(options.transport, Transport::kCopyEngine) &&
+                     IsKnown(options.tail, Tail::kCarried) && options.sum <= Sum::kNccl &&
                      IsKnown(options.wire, DType::kUInt8) && IsKnown(options.accumulate, DType::kUInt8) &&
                      IsKnown(options.master, DType::kUInt8);
   if (!known) return absl::InternalError("an option of the plan has a value that does not exist");
-  if (options.transport != Transport::kAuto && !options.transport_choices.empty()) {
-    return absl::InternalError("the plan has both a transport and choices among transports");
-  }
-  int64_t before = -1;
-  for (const TransportChoice& choice : options.transport_choices) {
-    if (choice.transport == Transport::kAuto || !IsKnown(choice.transport, Transport::kCopyEngine) ||
-        choice.unit_bytes <= before) {
-      return absl::InternalError("the plan's transport_choices are not transports by ascending bytes");
-    }
-    before = choice.unit_bytes;
+  if (const absl::Status status = CheckTransportChoices(options.transports, *options.sum); !status.ok()) {
+    return absl::InternalError(absl::StrCat("the plan's options: ", status.message()));
   }
   const int64_t depth = *options.prefetch_depth, gradient_slots = *options.gradient_slots;
   const int64_t microbatches = *options.microbatches_per_graph;
@@ -76,9 +70,10 @@ absl::Status CheckIndices(const Plan& plan) {
                                             plan.body, ", finish ", plan.finish, " and step ", plan.step));
   }
   const size_t units = plan.model.units().size();
-  if (plan.layout.units.size() != units || plan.unit_buffers.size() != units) {
-    return absl::InternalError(absl::StrCat("layout and buffers are of ", plan.layout.units.size(), " and ",
-                                            plan.unit_buffers.size(), " units, the model has ", units));
+  if (plan.layout.units.size() != units || plan.unit_buffers.size() != units || plan.unit_policies.size() != units) {
+    return absl::InternalError(absl::StrCat("layout, buffers and policies are of ", plan.layout.units.size(), ", ",
+                                            plan.unit_buffers.size(), " and ", plan.unit_policies.size(),
+                                            " units, the model has ", units));
   }
   for (size_t unit = 0; unit < units; ++unit) {
     const UnitLayout& layout = plan.layout.units[unit];
@@ -97,6 +92,27 @@ absl::Status CheckIndices(const Plan& plan) {
     if (complete && known && placed) continue;
     return absl::InternalError(absl::StrCat("layout and full gradient of ", plan.model.units()[unit].name,
                                             " do not match its ", layout.groups.size(), " groups"));
+  }
+  return absl::OkStatus();
+}
+
+// As the options say, by the bytes of a gathered copy, as its groups give them.
+absl::Status CheckPolicies(const Plan& plan) {
+  for (size_t unit = 0; unit < plan.unit_policies.size(); ++unit) {
+    const UnitLayout& layout = plan.layout.units[unit];
+    int64_t bytes = 0;
+    for (size_t g = 0; g < layout.groups.size(); ++g) {
+      bytes =
+          std::max(bytes, layout.gathered_offsets[g] + layout.groups[g].num_elements * SizeOf(layout.groups[g].dtype));
+    }
+    const UnitPolicy needed = {TransportsFor(plan.options.transports, bytes), *plan.options.sum};
+    if (plan.unit_policies[unit] == needed) continue;
+    const auto text = [](const UnitPolicy& policy) {
+      return absl::StrCat(ToText(EveryUnit(policy.transports)), " and sum ", Name(policy.sum));
+    };
+    return absl::InternalError(absl::StrCat(plan.model.units()[unit].name, " has transports ",
+                                            text(plan.unit_policies[unit]), ", but the options give it ",
+                                            text(needed)));
   }
   return absl::OkStatus();
 }
@@ -180,11 +196,15 @@ struct CommandForm {
   std::optional<AxisId> axis = {};
   std::optional<int> slot = {};
   int64_t num_slots = 0;
-  std::optional<Transport> transport = {};
+  std::optional<Transport> transport = {}, needed_transport = {};
+  std::optional<Sum> sum = {}, needed_sum = {};
 };
 
 CommandForm FormOf(const Plan& plan, const Command& command) {
   const int64_t gradient_slots = int64_t{*plan.options.gradient_slots} + plan.held_gradient_slots;
+  const auto policy = [&](UnitId unit) {
+    return InRange(unit, plan.unit_policies) ? plan.unit_policies[unit.value()] : UnitPolicy();
+  };
   return std::visit(
       Overloaded{
           [](const Begin&) { return CommandForm{}; },
@@ -196,7 +216,8 @@ CommandForm FormOf(const Plan& plan, const Command& command) {
                                .axis = c.axis,
                                .slot = c.slot,
                                .num_slots = plan.weight_slots,
-                               .transport = c.transport};
+                               .transport = c.transport,
+                               .needed_transport = policy(c.unit).transports.gather};
           },
           [](const Forward& c) { return CommandForm{.call = c.call}; },
           [](const Backward& c) { return CommandForm{.call = c.call}; },
@@ -207,10 +228,14 @@ CommandForm FormOf(const Plan& plan, const Command& command) {
                                .axis = c.axis,
                                .slot = c.slot == -1 ? std::nullopt : std::optional(c.slot),
                                .num_slots = gradient_slots,
-                               .transport = c.transport};
+                               .transport = c.transport,
+                               .needed_transport = policy(c.unit).transports.exchange,
+                               .sum = c.sum,
+                               .needed_sum = policy(c.unit).sum};
           },
-          [](const Accumulate& c) {
-            return CommandForm{.lane = Lane::kReduceScatter, .unit = c.unit};  // its transport is that of its reduction
+          [&](const Accumulate& c) {
+            return CommandForm{
+                .lane = Lane::kReduceScatter, .unit = c.unit, .sum = c.sum, .needed_sum = policy(c.unit).sum};
           },
           [](const RecordLoss&) { return CommandForm{}; },
           [](const SumNorm& c) { return CommandForm{.lane = Lane::kReduceScatter, .axis = c.axis}; },
@@ -231,6 +256,7 @@ int64_t NumIds(const Plan& plan, Role role, std::optional<UnitId> unit) {
     case Role::kShard:
     case Role::kGathered:
     case Role::kReceived:
+    case Role::kWire:
     case Role::kAccumulator:
     case Role::kMaster:
     case Role::kOptimizerState:
@@ -239,7 +265,6 @@ int64_t NumIds(const Plan& plan, Role role, std::optional<UnitId> unit) {
       return unit ? groups : -1;
     case Role::kParameter:
     case Role::kParameterGradient:
-    case Role::kWire:
       return parameters;
     case Role::kInput:
     case Role::kOutput:
@@ -252,24 +277,11 @@ int64_t NumIds(const Plan& plan, Role role, std::optional<UnitId> unit) {
     case Role::kScratch:
     case Role::kControl:
     case Role::kStepState:
+    case Role::kNormParts:
     case Role::kMetrics:
       return -1;
   }
   return -1;
-}
-
-// By the bytes of a gathered copy, as its groups give them.
-Transport UnitTransport(const Plan& plan, UnitId unit) {
-  if (plan.options.transport != Transport::kAuto) return plan.options.transport;
-  const UnitLayout& layout = plan.layout.units[unit.value()];
-  int64_t bytes = 0;
-  for (size_t g = 0; g < layout.groups.size(); ++g) {
-    bytes =
-        std::max(bytes, layout.gathered_offsets[g] + layout.groups[g].num_elements * SizeOf(layout.groups[g].dtype));
-  }
-  const std::vector<TransportChoice>& choices = plan.options.transport_choices;
-  const auto above = std::find_if(choices.begin(), choices.end(), [&](const auto& c) { return c.unit_bytes > bytes; });
-  return above == choices.begin() ? Transport::kDefault : std::prev(above)->transport;
 }
 
 class ScheduleForm {
@@ -321,12 +333,11 @@ class ScheduleForm {
     if (form.slot && !InRange(*form.slot, form.num_slots)) {
       return Error(id, "names slot ", *form.slot, ", but there are ", form.num_slots);
     }
-    if (form.transport == Transport::kAuto || (form.transport && !IsKnown(*form.transport, Transport::kCopyEngine))) {
-      return Error(id, "has no transport");
+    if (form.transport != form.needed_transport) {
+      return Error(id, "has transport ", Name(*form.transport), ", but its unit has ", Name(*form.needed_transport));
     }
-    if (form.transport && form.transport != UnitTransport(plan_, *form.unit)) {
-      return Error(id, "has transport ", Name(*form.transport), ", but its unit has ",
-                   Name(UnitTransport(plan_, *form.unit)));
+    if (form.sum != form.needed_sum) {
+      return Error(id, "has sum ", Name(*form.sum), ", but its unit has ", Name(*form.needed_sum));
     }
     if (command.lane != form.lane) return Error(id, "belongs on lane ", Name(form.lane));
     const bool is_first = id.value() == 0, is_last = id.value() + 1 == static_cast<int64_t>(schedule_.commands.size());
@@ -358,6 +369,10 @@ class ScheduleForm {
       if (use.offset < 0 || use.num_bytes < 0 || use.offset > buffer.num_bytes - use.num_bytes) {
         return Error(id, "uses ", use.num_bytes, " bytes from ", use.offset, " of ", buffer.name, ", which has ",
                      buffer.num_bytes);
+      }
+      if (!use.is_own() && OrderedAxis(command.command) != use.peers) {
+        return Error(id, "uses ", buffer.name, " of peers on axis ", use.peers.value(),
+                     ", whose ranks it does not order");
       }
       if (use.role == Role::kGathered && (use.buffer != copy || use.access != Access::kAssign)) {
         return Error(id, "does not assign its gathered copy as one buffer, but also uses ", buffer.name);
@@ -473,6 +488,7 @@ absl::Status CheckForm(const Plan& plan) {
   REPRISE_RETURN_IF_ERROR(CheckOptions(plan));
   REPRISE_RETURN_IF_ERROR(CheckIndices(plan));
   REPRISE_RETURN_IF_ERROR(CheckLayout(plan));
+  REPRISE_RETURN_IF_ERROR(CheckPolicies(plan));
   REPRISE_RETURN_IF_ERROR(CheckMemory(plan.memory));
   REPRISE_RETURN_IF_ERROR(CheckBuffers(plan));
   return CheckAccumulates(plan);

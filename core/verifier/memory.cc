@@ -61,7 +61,8 @@ std::vector<std::vector<ByteRange>> HeldBytes(const Plan& plan, const ScheduleSt
 // Counts the bytes of a buffer that a later command needs, going backwards through its uses.
 class NeededSweep {
  public:
-  explicit NeededSweep(int64_t num_bytes) : num_bytes_(num_bytes), needed_(num_bytes, false) {}
+  NeededSweep(const CheckedSchedule& schedule, int64_t num_bytes)
+      : schedule_(schedule), num_bytes_(num_bytes), needed_(num_bytes, false) {}
 
   int64_t count() const { return count_; }
   void Set(ByteRange range, bool value) {
@@ -77,11 +78,12 @@ class NeededSweep {
       if (use.use->access == Access::kAssign) Set(gathers ? ByteRange{0, num_bytes_} : BytesOf(*use.use), false);
     }
     for (const UseAt& use : uses) {
-      if (NeedsValue(*use.use)) Set(BytesOf(*use.use), true);
+      for (const ByteRange& range : schedule_.NeededBytes(use)) Set(range, true);
     }
   }
 
  private:
+  const CheckedSchedule& schedule_;
   const int64_t num_bytes_;
   ByteMap<bool> needed_;
   int64_t count_ = 0;
@@ -91,7 +93,7 @@ class NeededSweep {
 std::vector<bool> FindStarts(const CheckedSchedule& schedule, BufferId buffer,
                              const std::vector<ByteRange>& held_at_end) {
   const absl::Span<const UseAt> uses = schedule.UsesOf(buffer);
-  NeededSweep needed(schedule.plan().buffer(buffer).num_bytes);
+  NeededSweep needed(schedule, schedule.plan().buffer(buffer).num_bytes);
   for (const ByteRange& range : held_at_end) needed.Set(range, true);
   std::vector<bool> starts(uses.size(), false);
   for (size_t end = uses.size(), begin = end; end > 0; end = begin) {

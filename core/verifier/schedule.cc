@@ -66,7 +66,11 @@ LaneCommands CommandOrder::CompleteAfter(CommandId command) const {
 }
 
 CheckedSchedule::CheckedSchedule(const Plan& plan, const Schedule& schedule)
-    : plan_(plan), schedule_(schedule), order_(schedule), first_use_(plan.buffers.size() + 1, 0) {
+    : plan_(plan),
+      schedule_(schedule),
+      order_(schedule),
+      first_use_(plan.buffers.size() + 1, 0),
+      has_gradient_(FindGradients(plan)) {
   for (const ScheduledCommand& command : schedule.commands) {
     for (const BufferUse& use : command.uses) {
       if (use.num_bytes > 0) ++first_use_[use.buffer.value() + 1];
@@ -87,13 +91,55 @@ absl::Span<const UseAt> CheckedSchedule::UsesOf(BufferId buffer) const {
   return absl::MakeConstSpan(uses_).subspan(first, first_use_[buffer.value() + 1] - first);
 }
 
+std::vector<ByteRange> CheckedSchedule::NeededBytes(const UseAt& at) const {
+  const BufferUse& use = *at.use;
+  if (use.access == Access::kAssign || use.role == Role::kScratch) return {};
+  const auto* const reduce = std::get_if<ReduceScatter>(&command(at.command).command);
+  const auto* const accumulate = std::get_if<Accumulate>(&command(at.command).command);
+  if (use.role != Role::kWire || (reduce == nullptr && accumulate == nullptr)) return {BytesOf(use)};
+  const UnitId unit = reduce != nullptr ? reduce->unit : accumulate->unit;
+  const FlatGroup& group = plan_.layout.units[unit.value()].groups[use.id];
+  const int64_t size = SizeOf(plan_.wire(group));
+  std::vector<ByteRange> bytes;
+  for (const PlacedParameter& placed : group.parameters) {
+    if (!has_gradient_[placed.parameter.value()]) continue;
+    const int64_t first = use.offset + placed.first_element * size;
+    bytes.push_back({first, first + placed.num_elements * size});
+  }
+  return bytes;
+}
+
 std::string CheckedSchedule::Text(CommandId command) const { return CommandText(plan_, schedule_, command); }
+
+std::vector<bool> FindGradients(const Plan& plan) {
+  std::vector<bool> has_gradient(plan.model.parameters().size(), false);
+  for (const Schedule& schedule : plan.schedules) {
+    for (const ScheduledCommand& command : schedule.commands) {
+      if (!std::holds_alternative<Backward>(command.command)) continue;
+      for (const BufferUse& use : command.uses) {
+        if (use.role == Role::kParameterGradient && use.num_bytes > 0) has_gradient[use.id] = true;
+      }
+    }
+  }
+  return has_gradient;
+}
 
 GradientPlaces WirePlaces(const Plan& plan, UnitId unit) {
   return Places(plan, unit, [&](const FlatGroup& group) { return plan.wire(group); });
 }
 
 std::vector<ByteRange> WireBytes(const Plan& plan, UnitId unit) { return NeededBytes(plan, WirePlaces(plan, unit)); }
+
+ByteRange WireGroup(const Plan& plan, UnitId unit, int index) {
+  int64_t end = 0;
+  for (int g = 0;; ++g) {
+    const FlatGroup& group = plan.layout.units[unit.value()].groups[g];
+    const int64_t first = (end + kBufferAlignment - 1) / kBufferAlignment * kBufferAlignment;
+    const int64_t bytes = group.trainable ? group.num_elements * SizeOf(plan.wire(group)) : 0;
+    if (g == index) return {first, first + bytes};
+    end = first + bytes;
+  }
+}
 
 std::vector<ByteRange> FullGradientBytes(const Plan& plan, UnitId unit) {
   return NeededBytes(plan, Places(plan, unit, [&](const FlatGroup&) { return plan.options.accumulate; }));

@@ -61,6 +61,8 @@ class CheckedSchedule {
   CommandId last_command() const { return CommandId(static_cast<int64_t>(schedule_.commands.size()) - 1); }
   // Uses of at least one byte, by command.
   absl::Span<const UseAt> UsesOf(BufferId buffer) const;
+  // The bytes of which the command needs the value: none of scratch, and of a group's gradients not the padding.
+  std::vector<ByteRange> NeededBytes(const UseAt& use) const;
 
   // "#3 forward c0 (compute)".
   std::string Text(CommandId command) const;
@@ -71,12 +73,14 @@ class CheckedSchedule {
   CommandOrder order_;
   std::vector<int32_t> first_use_;  // by BufferId, and one past the end
   std::vector<UseAt> uses_;
+  const std::vector<bool> has_gradient_;
 };
 
 inline bool Writes(const BufferUse& use) { return use.access != Access::kRead; }
-// Does the command need the value of these bytes? Scratch holds anything.
-inline bool NeedsValue(const BufferUse& use) { return use.access != Access::kAssign && use.role != Role::kScratch; }
 inline ByteRange BytesOf(const BufferUse& use) { return {use.offset, use.offset + use.num_bytes}; }
+
+// By ParameterId: some backward call of the plan writes its gradient.
+std::vector<bool> FindGradients(const Plan& plan);
 
 // Where a unit's gradients lie in a buffer of all of them: trainable groups start at multiples of kBufferAlignment.
 struct PlacedGradient {
@@ -90,6 +94,8 @@ struct GradientPlaces {
 GradientPlaces WirePlaces(const Plan& plan, UnitId unit);
 // Of those that every plan must fill: a parameter that may be unused need have no gradient.
 std::vector<ByteRange> WireBytes(const Plan& plan, UnitId unit);
+// Where a group with its padding lies there.
+ByteRange WireGroup(const Plan& plan, UnitId unit, int group);
 // The same in the unit's full gradient.
 std::vector<ByteRange> FullGradientBytes(const Plan& plan, UnitId unit);
 

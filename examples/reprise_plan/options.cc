@@ -93,7 +93,7 @@ std::string OptionsTable(const Plan& plan, const PlanOptions& asked, bool traini
       {"tail", [&](PlanOptions& o) { o.tail = defaults.tail; }},
       {"wire", [&](PlanOptions& o) { o.wire = defaults.wire; }},
       {"master", [&](PlanOptions& o) { o.master = defaults.master; }},
-      {"transport_choices", [&](PlanOptions& o) { o.transport_choices.clear(); }}};
+      {"transports", [&](PlanOptions& o) { o.transports.clear(); }}};
   for (const auto& [name, reset] : resets) {
     const auto named = [name = name](const internal::Field& field) { return field.name == name; };
     const auto field = std::find_if(asked_fields.begin(), asked_fields.end(), named);

@@ -113,7 +113,7 @@ absl::StatusOr<PlanOptions> ReadOptions() {
                                                                          {"last", Reduce::kOncePerStep}}));
   REPRISE_ASSIGN_OR_RETURN(options.tail,
                            Choose<Tail>(FLAGS_tail, {{"graph", Tail::kInGraph}, {"carried", Tail::kCarried}}));
-  REPRISE_ASSIGN_OR_RETURN(options.transport_choices,
+  REPRISE_ASSIGN_OR_RETURN(options.transports,
                            Named("--transport", TransportChoicesFromText(absl::GetFlag(FLAGS_transport))));
   REPRISE_ASSIGN_OR_RETURN(options.wire, Choose<DType>(FLAGS_wire, dtypes));
   REPRISE_ASSIGN_OR_RETURN(options.master, Choose<DType>(FLAGS_master, dtypes));

@@ -32,9 +32,7 @@ std::string SummaryTable(const Plan& plan, const PlanSummary& summary) {
   AddCount("microbatches", summary.microbatches, out);
   AddCount("units", static_cast<int64_t>(plan.model.units().size()), out);
   std::map<std::string, int64_t> transports;
-  for (size_t u = 0; u < plan.model.units().size(); ++u) {
-    ++transports[std::string(Name(TransportOf(plan, UnitId(static_cast<int64_t>(u)))))];
-  }
+  for (const UnitPolicy& unit : plan.unit_policies) ++transports[ToText(EveryUnit(unit.transports))];
   for (const auto& [transport, units] : transports) AddCount(absl::StrCat("  by transport ", transport), units, out);
   AddCount("parameters", static_cast<int64_t>(plan.model.parameters().size()), out);
   int64_t elements = 0, bytes = 0;

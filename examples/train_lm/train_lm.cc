@@ -258,9 +258,7 @@ absl::StatusOr<int> Main() {
         "slots, %d gradient slots\n",
         elements, world->size(), text.train_bytes(), session->capture().persistent_bytes / 1048576.0,
         session->capture().transient_bytes / 1048576.0, *plan.weight_slots, *plan.gradient_slots);
-    std::cout << "transports: "
-              << (plan.transport_choices.empty() ? std::string(Name(plan.transport)) : ToText(plan.transport_choices))
-              << " (" << session->capture().transport_reason << ")\n";
+    std::cout << "transports: " << ToText(plan.transports) << " (" << session->capture().transport_reason << ")\n";
   }
   int64_t nodes = 0, events = 0;
   for (const GraphAudit& graph : session->capture().graphs) {

@@ -70,9 +70,9 @@ class Collectives {
       return ForEachGroup(
           reduce.unit, Role::kReceived, [&](const FlatGroup& group, const BufferUse& received) -> absl::Status {
             REPRISE_ASSIGN_OR_RETURN(const std::byte* const from,
-                                     WireGradient(uses_, *bindings_.plan, reduce.unit, received.id));
+                                     uses_.Address<const std::byte>(Role::kWire, received.id));
             REPRISE_ASSIGN_OR_RETURN(const ncclDataType_t type, NcclType(bindings_.plan->wire(group)));
-            if (reduce.transport == Transport::kDefault) {
+            if (reduce.sum == Sum::kNccl) {
               return NcclStatus(ncclReduceScatter(from, uses_.Pointer<void>(received), Count(group), type, ncclSum,
                                                   communicator(), stream_),
                                 "ncclReduceScatter", communicator());
@@ -94,7 +94,7 @@ class Collectives {
     REPRISE_ASSIGN_OR_RETURN(const BufferUse partials, uses_.First(Role::kNormPartials));
     REPRISE_ASSIGN_OR_RETURN(const ControlBlock* const control, uses_.Address<const ControlBlock>(Role::kControl));
     REPRISE_ASSIGN_OR_RETURN(StepState* const state, uses_.Address<StepState>(Role::kStepState));
-    NormPart* const mine = rank_.norm_parts();
+    REPRISE_ASSIGN_OR_RETURN(NormPart* const mine, uses_.Address<NormPart>(Role::kNormParts));
     NormPart* const all = mine + 1;
     REPRISE_RETURN_IF_ERROR(kernels::CudaStatus(
         LaunchNormPart(stream_, uses_.Pointer<const double>(partials),
@@ -139,7 +139,7 @@ class Collectives {
     REPRISE_RETURN_IF_ERROR(ForEachGroup(
         reduce.unit, Role::kReceived, [&](const FlatGroup& group, const BufferUse& received) -> absl::Status {
           REPRISE_ASSIGN_OR_RETURN(const std::byte* const from,
-                                   WireGradient(uses_, *bindings_.plan, reduce.unit, received.id));
+                                   uses_.Address<const std::byte>(Role::kWire, received.id));
           const int64_t part = WireBytes(group);
           return ForEachPeer([&](int peer) -> absl::Status {
             std::byte* const place = uses_.Pointer<std::byte>(received) + PlaceOfPart(rank_.rank(), peer) * part;

@@ -97,8 +97,6 @@ class CudaRank : public std::enable_shared_from_this<CudaRank> {
   // Where this rank's device sees the memory of each rank in it, by rank. After TakePeerFlags. Unavailable if the
   // devices cannot reach each other's memory.
   absl::StatusOr<std::vector<std::byte*>> PeerAddresses(const Window& window);
-  // Working memory of SumNorm: this rank's part, then those of all ranks.
-  NormPart* norm_parts() const { return norm_parts_; }
 
   // FailedPrecondition while the caller captures the launch stream; the first failure of a wait.
   absl::Status CheckUsable() const;
@@ -195,8 +193,7 @@ class CudaRank : public std::enable_shared_from_this<CudaRank> {
   EventHandle staged_;
   bool is_staging_ = false;
   std::array<LaneParts, kNumLanes> lanes_;
-  std::vector<void*> workspaces_;  // by lane
-  NormPart* norm_parts_ = nullptr;
+  std::vector<void*> workspaces_;         // by lane
   uint32_t* flags_ = nullptr;             // of all communicating lanes, then PeerFlags::set, then the token
   std::vector<uint32_t> set_flags_;       // what makes waits for other ranks end
   std::byte** peer_addresses_ = nullptr;  // device memory, one for each rank

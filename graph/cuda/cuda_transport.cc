@@ -143,7 +143,7 @@ absl::StatusOr<std::string> WhyNoWindows(World& world, CudaRank& rank) {
 
 absl::Status PrepareTransport(World& world, const std::shared_ptr<CudaRank>& rank, const Bindings& bindings) {
   std::set<Transport> transports = TransportsOf(*bindings.plan);
-  const bool by_default = transports.erase(Transport::kDefault) > 0;
+  const bool by_default = transports.erase(Transport::kNccl) > 0;
   // A rank alone copies.
   if (rank->size() == 1) return absl::OkStatus();
   if (transports.empty()) {
@@ -160,8 +160,7 @@ absl::Status PrepareTransport(World& world, const std::shared_ptr<CudaRank>& ran
   REPRISE_RETURN_IF_ERROR(agree("preparing", rank->Wait()));
   REPRISE_ASSIGN_OR_RETURN(const std::string why, WhyNoWindows(world, *rank));
   if (!why.empty()) {
-    return absl::UnavailableError(
-        absl::StrCat(names, " cannot be used: ", why, "; plan with Transport::kDefault or kAuto"));
+    return absl::UnavailableError(absl::StrCat(names, " cannot be used: ", why, "; plan with transport nccl or auto"));
   }
   REPRISE_RETURN_IF_ERROR(CheckWindows(world, *rank));
   const bool by_nccl = transports.contains(Transport::kSymmetric);

@@ -154,7 +154,11 @@ class CudaWorld : public World {
     return tuning_file_.empty() ? absl::OkStatus() : internal::Tune(*this, *rank_, tuning_file_);
   }
 
-  AutoTransports auto_transports() const override { return transports_; }
+  AutoTransports auto_transports() const override {
+    AutoTransports proposed = transports_;
+    proposed.sum = rank_->one_host() ? Sum::kRankOrder : Sum::kNccl;
+    return proposed;
+  }
   void SetTransports(AutoTransports transports) { transports_ = std::move(transports); }
 
   absl::Status CheckUsable() const override {

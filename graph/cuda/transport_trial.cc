@@ -20,7 +20,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using T = BFloat16;
 
-constexpr Transport kTransports[] = {Transport::kDefault, Transport::kCopyEngine, Transport::kSymmetric};
+constexpr Transport kTried[] = {Transport::kNccl, Transport::kCopyEngine, Transport::kSymmetric};
 // Of square weights, and so of units a quarter as large as the next.
 constexpr int64_t kWidths[] = {256, 512, 1024, 2048, 4096, 8192};
 constexpr int kUnits = 4;
@@ -122,9 +122,10 @@ absl::StatusOr<TransportTimes> TryTransports(const std::shared_ptr<World>& world
     REPRISE_ASSIGN_OR_RETURN(const Model model, TrialModel(width));
     std::vector<Plan> plans;
     int64_t bytes = kFixedBytes;
-    for (const Transport transport : kTransports) {
-      REPRISE_ASSIGN_OR_RETURN(plans.emplace_back(),
-                               PlanTraining(model, world->size(), {.transport = transport, .optimizer_states = 0}));
+    for (const Transport transport : kTried) {
+      REPRISE_ASSIGN_OR_RETURN(
+          plans.emplace_back(),
+          PlanTraining(model, world->size(), {.transports = EveryUnit(transport), .optimizer_states = 0}));
       bytes += plans.back().memory.persistent_bytes() + plans.back().memory.transient_bytes();
     }
     const absl::StatusOr<int64_t> free_bytes = rank.FreeBytes();
@@ -144,20 +145,20 @@ absl::StatusOr<TransportTimes> TryTransports(const std::shared_ptr<World>& world
     }
     const absl::StatusOr<std::vector<double>> milliseconds = Compare(*world, runners);
     REPRISE_RETURN_IF_ERROR(agree(milliseconds.status()));
-    for (size_t i = 0; i < runners.size(); ++i) times[unit_bytes][kTransports[i]] = (*milliseconds)[i];
+    for (size_t i = 0; i < runners.size(); ++i) times[unit_bytes][kTried[i]] = (*milliseconds)[i];
   }
   return times;
 }
 
 std::vector<TransportChoice> ChooseTransports(const TransportTimes& times) {
   std::vector<TransportChoice> choices;
-  Transport transport = Transport::kDefault;
+  Transport transport = Transport::kNccl;
   int64_t smaller = 0;
   for (const auto& [bytes, of_size] : times) {
     const auto quickest = std::min_element(of_size.begin(), of_size.end(),
                                            [](const auto& a, const auto& b) { return a.second < b.second; });
     if (quickest->second < of_size.at(transport) * kClearly) transport = quickest->first;
-    if (choices.empty() || choices.back().transport != transport) {
+    if (choices.empty() || choices.back().transports != transport) {
       const double mean = std::sqrt(static_cast<double>(smaller) * static_cast<double>(bytes));
       choices.push_back({std::llround(mean), transport});
     }

@@ -78,7 +78,7 @@ class Collectives {
 
   absl::StatusOr<Parts> operator()(const ReduceScatter& reduce) const {
     const Plan& plan = *bindings_.plan;
-    const bool exchanges = ExchangesParts(reduce.transport);
+    const bool exchanges = reduce.sum == Sum::kRankOrder;
     Parts parts;
     for (int rank = 0; rank < ranks(); ++rank) {
       std::vector<std::function<void()>> steps;
@@ -90,7 +90,7 @@ class Collectives {
         for (int source = 0; source < ranks(); ++source) {
           if (exchanges && source == rank) continue;
           REPRISE_ASSIGN_OR_RETURN(const std::byte* const wire,
-                                   WireGradient(UsesOf(source), plan, reduce.unit, received.id));
+                                   UsesOf(source).Address<const std::byte>(Role::kWire, received.id));
           sources.push_back(wire + rank * part_bytes);
         }
         std::byte* const to = UsesOf(rank).Pointer<std::byte>(received);

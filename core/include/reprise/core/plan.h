@@ -25,14 +25,6 @@ enum class Reduce : uint8_t { kEveryMicrobatch, kOncePerStep };
 // Where the last reduction of a graph runs: at its end, or at the head of the next graph (the last one in `finish`).
 enum class Tail : uint8_t { kInGraph, kCarried };
 
-// The transport of units whose gathered copy has at least `unit_bytes`.
-struct TransportChoice {
-  int64_t unit_bytes = 0;
-  Transport transport = Transport::kDefault;
-
-  friend bool operator==(const TransportChoice&, const TransportChoice&) = default;
-};
-
 // Unset: the planner's choice, shown in the plan's text. The planner writes its choices into Plan::options.
 struct PlanOptions {
   // Of the calls that read weights, the gather for the i-th waits for the one numbered i - 1 - depth; at least 0,
@@ -46,16 +38,16 @@ struct PlanOptions {
   Residency residency = Residency::kKeep;
   Reduce reduce = Reduce::kEveryMicrobatch;
   Tail tail = Tail::kInGraph;
-  // kAuto: by each unit's size, see transport_choices, which no other value may have. A plan has kAuto only if its
-  // units differ.
-  Transport transport = Transport::kAuto;
+  // By ascending unit_bytes, see EveryUnit. Where there is none sessions take those of their world and the planner
+  // alone kNccl for all. A plan has one for all units if all are alike.
+  std::vector<TransportChoice> transports = {};
+  // Where it is unset sessions take what their world proposes, see Plan::unit_policies, and the planner alone
+  // kRankOrder.
+  std::optional<Sum> sum = {};
   DType wire = DType::kBFloat16;       // of gradients in a reduce-scatter
   DType accumulate = DType::kFloat32;  // only kFloat32 so far
   DType master = DType::kFloat32;      // sessions set it from their ShardedParameters
   int optimizer_states = 2;            // fp32 values kept per master element, 0 to 16; sessions set it
-  // What kAuto stands for, by ascending unit_bytes; units smaller than the first use kDefault. Where there is none
-  // sessions take those of their world, see World::auto_transports.
-  std::vector<TransportChoice> transport_choices = {};
 
   friend bool operator==(const PlanOptions&, const PlanOptions&) = default;
 };
@@ -86,6 +78,14 @@ struct Buffer {
   int64_t offset = 0;  // in its storage; a multiple of kBufferAlignment
 
   friend bool operator==(const Buffer&, const Buffer&) = default;
+};
+
+// What was decided for one unit.
+struct UnitPolicy {
+  UnitTransports transports = {};
+  Sum sum = Sum::kRankOrder;
+
+  friend bool operator==(const UnitPolicy&, const UnitPolicy&) = default;
 };
 
 // Persistent buffers of a unit; each vector is by group. Frozen groups have only weights and masters.
@@ -139,10 +139,12 @@ struct Plan {
   ModelLayout layout;
   PlanOptions options;  // nothing unset
   std::vector<Axis> axes = {};
+  std::vector<UnitPolicy> unit_policies = {};  // by UnitId
   std::vector<Buffer> buffers = {};
-  std::vector<UnitBuffers> unit_buffers = {};            // by UnitId
-  std::vector<TensorBuffers> tensor_buffers = {};        // by TensorId
-  BufferId control, step_state, norm_partials, metrics;  // the last three invalid in a forward plan
+  std::vector<UnitBuffers> unit_buffers = {};      // by UnitId
+  std::vector<TensorBuffers> tensor_buffers = {};  // by TensorId
+  BufferId control;
+  BufferId step_state, norm_partials, norm_parts, metrics;  // invalid in a forward plan
 
   // Distinct schedules. A step of n microbatches runs first, then body until n are done, then finish and step, those
   // that exist. Equal schedules are stored once: in the basic plan body == first and there is no finish.
@@ -167,17 +169,8 @@ struct Plan {
 // Byte offset of each group of a unit in its wire gradient, then the total; groups start at multiples of
 // kBufferAlignment, frozen ones take no room.
 std::vector<int64_t> WireOffsets(const Plan& plan, UnitId unit);
-// "symmetric,4194304:copy_engine": each with the bytes from which it is used, unless these are 0.
-std::string ToText(const std::vector<TransportChoice>& choices);
-// The same back; of "auto" none. InvalidArgument for other text.
-absl::StatusOr<std::vector<TransportChoice>> TransportChoicesFromText(absl::string_view text);
-// How a unit's weights and gradients travel.
-Transport TransportOf(const Plan& plan, UnitId unit);
-// Does a transport exchange the ranks' parts, instead of their sums? Then Accumulate reads a rank's own part where it
-// is.
-bool ExchangesParts(Transport transport);
-// Parts that each rank receives in a reduction: a sum, or one of each other rank.
-int ReceivedParts(const Plan& plan, Transport transport);
+// Parts that each rank receives in a reduction: one of each other rank, or a sum.
+int ReceivedParts(const Plan& plan, Sum sum);
 // In an exchange: which of the parts that rank `to` receives is that of rank `from`, another one. They are in order.
 inline int PlaceOfPart(int from, int to) { return from < to ? from : from - 1; }
 
@@ -201,7 +194,7 @@ std::string ToText(const Plan& plan);
 absl::StatusOr<std::string> ToJson(const Plan& plan, int microbatches);
 // Graphviz: one cluster per schedule, one column per lane, an edge per wait coloured by reason.
 std::string ToDot(const Plan& plan);
-// One command as in the text form, without uses and waits: "all_gather u0 slot 1 default".
+// One command as in the text form, without uses and waits: "all_gather u0 slot 1 nccl".
 std::string Describe(const Plan& plan, const Command& command);
 
 }  // namespace reprise

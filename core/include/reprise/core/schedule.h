@@ -7,12 +7,14 @@
 #define REPRISE_CORE_SCHEDULE_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
 
 #include "absl/strings/string_view.h"
 #include "reprise/core/ids.h"
+#include "reprise/core/transport.h"
 
 namespace reprise {
 
@@ -25,15 +27,10 @@ enum class Phase : uint8_t { kForward, kBackward };
 // How backward writes a gradient. Constants of one schedule.
 enum class WriteMode : uint8_t { kAssign, kAdd };
 
-// How gradients and weights travel (DESIGN of each: core/README.md). kAuto is an option, never in a schedule.
-//   kDefault: all-gather; reduce-scatter in wire dtype, then accumulate the reduced part.
-//   kSymmetric, kCopyEngine: all-gather; exchange of the parts in wire dtype, then one sum of all parts in fp32, of
-//   which a rank's own is read in its wire gradient.
-enum class Transport : uint8_t { kAuto, kDefault, kSymmetric, kCopyEngine };
-
 // ---- buffer uses ----
 
-// kAssign writes every byte of the range and reads none of it; kUpdate reads and writes.
+// kAssign reads none of the range, and what was there is lost: a byte that the command does not write, as padding,
+// holds anything. kUpdate reads and writes.
 enum class Access : uint8_t { kRead, kAssign, kUpdate };
 
 // What a range is to the command that uses it. `id` of the use is a ParameterId, TensorId or group index, as noted.
@@ -49,8 +46,8 @@ enum class Role : uint8_t {
   kOutputGradient,     // tensor; for the loss, the control block's loss_scale
   kInputGradient,      // tensor
   kParameterGradient,  // parameter: where backward writes
-  kWire,               // parameter: gradient in wire dtype
-  kReceived,           // group: what the reduce-scatter delivers: the reduced part, or the other ranks' parts
+  kWire,               // group: gradient in wire dtype, with its padding, which holds anything
+  kReceived,           // group: what a reduction delivers: the other ranks' parts in rank order, or their sum
   kAccumulator,        // group: this rank's part of the summed gradient
   kMaster,             // group: this rank's part of the master weights
   kOptimizerState,     // group; several uses with one group are the states in order
@@ -58,9 +55,12 @@ enum class Role : uint8_t {
   kControl,            // - : ControlBlock
   kStepState,          // - : StepState
   kNormPartials,       // group: its part of the partial norms, see norm_ranges.h; in SumNorm all of them, without id
+  kNormParts,          // - : a NormPart of this rank, then those of all ranks
   kMetrics,            // - : MetricsRing
 };
 
+// A use of this rank's memory or, with `peers`, of the same range on each other rank of an axis; only commands that
+// order the ranks of that axis have such.
 struct BufferUse {
   BufferId buffer;
   int64_t offset = 0;     // bytes into the buffer
@@ -68,7 +68,9 @@ struct BufferUse {
   Access access = Access::kRead;
   Role role = Role::kControl;
   int32_t id = -1;
+  AxisId peers = {};  // invalid: this rank's own memory
 
+  bool is_own() const { return !peers.valid(); }
   friend bool operator==(const BufferUse&, const BufferUse&) = default;
 };
 
@@ -91,7 +93,7 @@ struct StageInputs {
 struct AllGather {
   UnitId unit;
   int slot = 0;  // weight slot
-  Transport transport = Transport::kDefault;
+  Transport transport = Transport::kNccl;
   AxisId axis;
   friend bool operator==(const AllGather&, const AllGather&) = default;
 };
@@ -115,21 +117,32 @@ struct ReduceScatter {
   UnitId unit;
   int position = 0;  // of the microbatch that made the gradient; -1: the last one of the replay before
   int slot = 0;      // gradient slot; -1: none, the unit's full gradient is read where it is
-  Transport transport = Transport::kDefault;
+  Transport transport = Transport::kNccl;
+  Sum sum = Sum::kRankOrder;
   AxisId axis;
   friend bool operator==(const ReduceScatter&, const ReduceScatter&) = default;
 };
 // kByMicrobatch assigns if control.microbatch + position is 0 and adds otherwise; kAlwaysAssign is for gradients that
 // are reduced once per step. Assigning never reads the old value. Padding is never touched.
 enum class AccumulateMode : uint8_t { kByMicrobatch, kAlwaysAssign };
+// A run of elements of a group, of all ranks together, that hold gradients and no padding.
+struct GroupSegment {
+  int group = 0;  // in UnitLayout::groups
+  int64_t first_element = 0;
+  int64_t num_elements = 0;
+  friend bool operator==(const GroupSegment&, const GroupSegment&) = default;
+};
+// Adds what a reduction delivered on `segments` to the accumulators, on each rank where its shard has them.
+//
 // In the step's last microbatch, and always with kAlwaysAssign, it also assigns the unit's partial norms, from the
 // values that it stores; in the others it leaves them.
 struct Accumulate {
   UnitId unit;
   int position = 0;
-  Transport transport = Transport::kDefault;
+  Sum sum = Sum::kRankOrder;  // of its reduction: kRankOrder adds this rank's own part, which it reads where it is
   AccumulateMode mode = AccumulateMode::kByMicrobatch;
-  bool beside_compute = false;  // a Forward or Backward comes after it in the schedule
+  bool beside_compute = false;              // a Forward or Backward comes after it in the schedule
+  std::vector<GroupSegment> segments = {};  // by group and element, apart
   friend bool operator==(const Accumulate&, const Accumulate&) = default;
 };
 struct RecordLoss {  // adds the microbatch's loss to the step state
@@ -167,8 +180,10 @@ struct Overloaded : Ts... {
 template <class... Ts>
 Overloaded(Ts...) -> Overloaded<Ts...>;
 
-// Is the command executed by all ranks of an axis together?
-bool IsCollective(const Command& command);
+// The axis whose ranks execute the command together, and which it so orders: on none of them does it end before it
+// began on all. None for a command of one rank.
+std::optional<AxisId> OrderedAxis(const Command& command);
+inline bool IsCollective(const Command& command) { return OrderedAxis(command).has_value(); }
 
 // ---- waits ----
 
@@ -233,7 +248,6 @@ absl::string_view Name(Lane lane);
 absl::string_view Name(Access access);
 absl::string_view Name(Role role);
 absl::string_view Name(WaitReason reason);
-absl::string_view Name(Transport transport);
 absl::string_view Name(WriteMode mode);
 absl::string_view Name(Phase phase);
 

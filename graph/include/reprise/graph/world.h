@@ -60,10 +60,13 @@ struct MemoryUse {
   int64_t context = 0;        // in use before the world was made, by other processes too
 };
 
-// What PlanOptions::transport = kAuto stands for.
+// What sessions take where PlanOptions leave it to the world.
 struct AutoTransports {
-  std::vector<TransportChoice> choices = {};  // see PlanOptions::transport_choices
+  std::vector<TransportChoice> choices = {};  // PlanOptions::transports
   std::string reason = {};                    // why these, for people
+  // PlanOptions::sum. Between hosts kNccl: exchanges of all parts would load each network card with a ring's bytes times
+  // the ranks of its host.
+  Sum sum = Sum::kRankOrder;
 };
 
 class World {
@@ -136,7 +139,8 @@ class World {
   virtual absl::StatusOr<std::unique_ptr<Recorder>> NewRecorder(Execution execution,
                                                                 std::shared_ptr<const Bindings> bindings) = 0;
 
-  // The same on all ranks, for as long as the world lives. Sessions whose options are kAuto, without choices, use it.
+  // The same on all ranks, for as long as the world lives. Sessions whose options have no transports, or no sum, use
+  // it.
   virtual AutoTransports auto_transports() const = 0;
 
   // (c) Between a warm-up and recording: chooses among kernels that do the same the quickest for what ran so far. What
