@@ -42,7 +42,7 @@ def local(program, ms, **more):
     return row(program, "local", ms, wire="none", accumulate="none", **more)
 
 
-def figure(mode, ms, slots=2, span=4, transport="default", workload="mlp4", equal=True):
+def figure(mode, ms, slots=2, span=4, transport="nccl", workload="mlp4", equal=True):
     """One object of what `step_bench --json` writes."""
     return {"workload": workload, "mode": mode, "transport": transport, "weight_slots": slots,
             "microbatches_per_graph": span, "ms_median": ms, "ms_low": ms - 1, "ms_high": ms + 1, "teraflops": 600.0,
@@ -221,7 +221,7 @@ done''')
         code, text, result = self.compare("--quick")
         self.assertEqual(code, 0, text)
         self.assertRegex(text, r"fsdp2 +graph +30\.000")
-        self.assertRegex(text, r"reprise +graph default, 2 slots, 4 a graph +20\.000")
+        self.assertRegex(text, r"reprise +graph nccl, 2 slots, 4 a graph +20\.000")
         self.assertIn("): 1.500, target at least 1.15: PASS", text)
         self.assertIn("skipped: megatron_fsdp: no --megatron_lm=DIR", text)
         self.assertEqual(result["nccl"], "2.28.9")
@@ -281,7 +281,7 @@ done''')
         self.torchrun(row("fsdp2", "graph", 30.0))
         _, text, _ = self.compare("--quick", "--limit_s=25")  # the first takes about 13 s, fsdp2 31 s
         self.assertRegex(text, r"skipped: fsdp2: 6 modes: takes about \d+ s, but \d+ s are left")
-        self.assertRegex(text, r"reprise +graph default, 2 slots")
+        self.assertRegex(text, r"reprise +graph nccl, 2 slots")
 
     def test_missing_peers_are_named(self):
         self.step_bench()

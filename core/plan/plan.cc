@@ -91,7 +91,9 @@ std::string Describe(const Plan& plan, const Command& command) {
     if (name == "axis" && plan.axes.size() <= 1) continue;
     std::visit(Overloaded{[&, name = name](bool set) { absl::StrAppend(&text, set ? " " : "", set ? name : ""); },
                           [&, name = name](int64_t number) { absl::StrAppend(&text, " ", name, " ", number); },
-                          [&](const std::string& word) { absl::StrAppend(&text, " ", word); }},
+                          [&, name = name](const std::string& word) {
+                            absl::StrAppend(&text, name == "sum" ? " sum " : " ", word);
+                          }},
                value);
   }
   return text;

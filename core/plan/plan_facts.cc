@@ -20,9 +20,9 @@ enum class Part : int64_t {
   kCalls,
   kLoss,
   kOptions,
-  kUnitPolicies,
   kSchedules,  // each in a section of its own
   kSteps,
+  kUnitPolicies,
   kMemory,
   kBuffers,
   kUnitLayouts,

@@ -117,7 +117,8 @@ std::vector<bool> FindGradients(const Plan& plan) {
     for (const ScheduledCommand& command : schedule.commands) {
       if (!std::holds_alternative<Backward>(command.command)) continue;
       for (const BufferUse& use : command.uses) {
-        if (use.role == Role::kParameterGradient && use.num_bytes > 0) has_gradient[use.id] = true;
+        const bool known = use.id >= 0 && use.id < static_cast<int64_t>(has_gradient.size());
+        if (use.role == Role::kParameterGradient && use.num_bytes > 0 && known) has_gradient[use.id] = true;
       }
     }
   }

@@ -79,7 +79,7 @@ class CheckedSchedule {
 inline bool Writes(const BufferUse& use) { return use.access != Access::kRead; }
 inline ByteRange BytesOf(const BufferUse& use) { return {use.offset, use.offset + use.num_bytes}; }
 
-// By ParameterId: some backward call of the plan writes its gradient.
+// By ParameterId: some backward call of the plan writes its gradient. Of any plan, checked or not.
 std::vector<bool> FindGradients(const Plan& plan);
 
 // Where a unit's gradients lie in a buffer of all of them: trainable groups start at multiples of kBufferAlignment.

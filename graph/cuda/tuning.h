@@ -19,8 +19,8 @@ absl::StatusOr<std::string> TunedDevice(int device);
 // (c) Gives every rank the choices of rank 0's file, if that exists. InvalidArgument if it cannot be understood.
 absl::Status LoadTuning(World& world, CudaRank& rank, const std::string& path);
 
-// (c) What rank 0's file has for kAuto, or else what `measure`, which is collective, finds and the file then keeps: the
-// same on every rank. All default where a rank cannot use windows, whatever the file has.
+// (c) What rank 0's file has for transports that are unset, or else what `measure`, which is collective, finds and the
+// file then keeps: the same on every rank. All default where a rank cannot use windows, whatever the file has.
 absl::StatusOr<AutoTransports> TuneTransports(World& world, CudaRank& rank, const std::string& path,
                                               const std::function<absl::StatusOr<TransportTimes>()>& measure);
 

@@ -88,7 +88,7 @@ Plan EveryCommand() {
   const CallId c0 = b.Call("c0"), c1 = b.Call("c1");
   b.Start("body", 1);
   b.Command(Begin{}, Lane::kCompute);
-  b.Command(AllGather{u0, 0, Transport::kDefault, AxisId(0)}, Lane::kAllGather, {Use(9, Access::kAssign)},
+  b.Command(AllGather{u0, 0, Transport::kNccl, AxisId(0)}, Lane::kAllGather, {Use(9, Access::kAssign)},
             {testing::Fork(0)});
   b.Command(NextMicrobatch{}, Lane::kCompute, {Use(8, Access::kUpdate)});
   b.Command(StageInputs{}, Lane::kCompute, {Use(8, Access::kRead), Use(4, Access::kAssign)});  // one of two slots
@@ -97,7 +97,7 @@ Plan EveryCommand() {
   b.Command(Forward{c0, 0, true}, Lane::kCompute);
   b.Command(Backward{c0}, Lane::kCompute);
   b.Command(PackGradients{u0}, Lane::kCompute, {Use(5, Access::kRead), Use(6, Access::kAssign)});
-  b.Command(ReduceScatter{u0, 0, 0, Transport::kDefault, AxisId(0)}, Lane::kReduceScatter, {}, {Data(8)});
+  b.Command(ReduceScatter{u0, 0, 0, Transport::kNccl, Sum::kNccl, AxisId(0)}, Lane::kReduceScatter, {}, {Data(8)});
   b.Command(Accumulate{u0}, Lane::kReduceScatter, {Use(1, Access::kRead), Use(2, Access::kUpdate)});
   b.Command(RecordLoss{}, Lane::kCompute, {Use(7, Access::kUpdate)});
   b.Command(End{}, Lane::kCompute, {}, {testing::Join(10)});
@@ -145,7 +145,8 @@ TEST(PredictTimelineTest, AnAccumulateReadsOnePartOfEachRank) {
   constexpr int kRanks = 4;
   constexpr double kShard = 512 * 512 / kRanks, kRanges = 4;
   REPRISE_ASSERT_OK_AND_ASSIGN(const Model model, StackModel(2, {512, 512}, DType::kBFloat16, 4));
-  REPRISE_ASSERT_OK_AND_ASSIGN(const Plan plan, PlanTraining(model, kRanks, {.transport = Transport::kCopyEngine}));
+  REPRISE_ASSERT_OK_AND_ASSIGN(const Plan plan,
+                               PlanTraining(model, kRanks, {.transports = EveryUnit(Transport::kCopyEngine)}));
   REPRISE_ASSERT_OK_AND_ASSIGN(const Timeline timeline,
                                PredictTimeline(plan, {plan.first}, {.memory_bytes = 1e6, .command_us = 0}));
   int accumulates = 0;

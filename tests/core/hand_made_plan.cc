@@ -57,7 +57,7 @@ class HandMadeSchedule {
     slot_ = (slot_ + 1) % options_.weight_slots;
     std::vector<CommandId> after;
     if (weight_readers_[slot_].valid()) after.push_back(weight_readers_[slot_]);
-    builder_.Add(AllGather{UnitId(call), slot_, Transport::kDefault, AxisId(0)}, Lane::kAllGather,
+    builder_.Add(AllGather{UnitId(call), slot_, Transport::kNccl, AxisId(0)}, Lane::kAllGather,
                  {Whole(buffer, Access::kAssign)}, after);
     return buffer;
   }
@@ -76,7 +76,7 @@ class HandMadeSchedule {
                        Whole(output_gradient, Access::kRead), Whole(gradient, Access::kAssign),
                        Whole(Local("scratch", options_.scratch()), Access::kAssign), Whole(wire, Access::kAssign)},
                       after));
-    reduces_[slot] = builder_.Add(ReduceScatter{UnitId(call), 0, slot, Transport::kDefault, AxisId(0)},
+    reduces_[slot] = builder_.Add(ReduceScatter{UnitId(call), 0, slot, Transport::kNccl, Sum::kNccl, AxisId(0)},
                                   Lane::kReduceScatter, {Whole(wire, Access::kRead), Whole(received, Access::kAssign)});
     builder_.Add(Accumulate{UnitId(call)}, Lane::kReduceScatter, {Whole(received, Access::kRead)});
     return gradient;

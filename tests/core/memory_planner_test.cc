@@ -202,10 +202,10 @@ TEST(PlaceBuffersTest, BuffersOfLanesThatDoNotWaitForEachOtherDoNot) {
 TEST(PlaceBuffersTest, ResidentLeavesItsBytesToOthersUntilItIsGatheredAgain) {
   internal::ScheduleBuilder builder;
   const CommandId reader = builder.Add(Forward{CallId(0)}, Lane::kCompute, {Use(0, Access::kRead)});
-  builder.Add(AllGather{UnitId(1), 0, Transport::kDefault, AxisId(0)}, Lane::kAllGather, {Use(1, Access::kAssign)},
+  builder.Add(AllGather{UnitId(1), 0, Transport::kNccl, AxisId(0)}, Lane::kAllGather, {Use(1, Access::kAssign)},
               {reader});
   const CommandId last = builder.Add(Forward{CallId(1)}, Lane::kCompute, {Use(1, Access::kRead)});
-  builder.Add(AllGather{UnitId(0), 0, Transport::kDefault, AxisId(0)}, Lane::kAllGather, {Use(0, Access::kAssign)},
+  builder.Add(AllGather{UnitId(0), 0, Transport::kNccl, AxisId(0)}, Lane::kAllGather, {Use(0, Access::kAssign)},
               {last});
   builder.Add(Backward{CallId(0)}, Lane::kCompute, {Use(0, Access::kRead)});
   Plan plan = OneSchedule({{"resident", Storage::kCommunicating, 256}, {"copy", Storage::kCommunicating, 256}},
@@ -217,7 +217,7 @@ TEST(PlaceBuffersTest, ResidentLeavesItsBytesToOthersUntilItIsGatheredAgain) {
 
 TEST(PlaceBuffersTest, ResidentKeepsItsBytesInAScheduleThatDoesNotUseIt) {
   internal::ScheduleBuilder builder;
-  builder.Add(AllGather{UnitId(1), 0, Transport::kDefault, AxisId(0)}, Lane::kAllGather, {Use(1, Access::kAssign)});
+  builder.Add(AllGather{UnitId(1), 0, Transport::kNccl, AxisId(0)}, Lane::kAllGather, {Use(1, Access::kAssign)});
   Plan plan = OneSchedule({{"resident", Storage::kCommunicating, 256}, {"copy", Storage::kCommunicating, 256}},
                           builder.Finish());
   plan.schedules[0].start = plan.schedules[0].end = {{{UnitId(0), BufferId(0), 0}}};
@@ -361,7 +361,7 @@ TEST(PlaceBuffersTest, RandomModelsStayNearTheBound) {
                                  .microbatches_per_graph = 1 + static_cast<int>(seed % 2),
                                  .residency = seed % 5 == 0 ? Residency::kOff : Residency::kKeep,
                                  .tail = seed % 7 == 0 ? Tail::kCarried : Tail::kInGraph,
-                                 .transport = seed % 3 == 1 ? Transport::kSymmetric : Transport::kDefault};
+                                 .sum = seed % 3 == 1 ? Sum::kRankOrder : Sum::kNccl};
     REPRISE_ASSERT_OK_AND_ASSIGN(const Plan real, PlanTraining(RandomModel(seed), 1 + seed % 8, options));
     planned.push_back(OverBound(real.memory));
     EXPECT_EQ(FindClash(real), "");

@@ -197,7 +197,7 @@ TEST(OverlapJsonTest, HasTheSameFigures) {
       "communication_us": 40.0, "exposed_us": {"first_gather": 10.0, "last_reduction": 5.0, "other": 9.0}}])"));
   ASSERT_EQ(json["communication"].size(), 4u);
   EXPECT_EQ(json["communication"][2], nlohmann::json::parse(R"({"rank": 0, "replay": 0, "schedule": "body",
-      "command": 6, "what": "reduce_scatter u1 microbatch 0 slot 0 default", "bytes": 512, "start_us": 40.0,
+      "command": 6, "what": "reduce_scatter u1 microbatch 0 slot 0 nccl sum nccl", "bytes": 512, "start_us": 40.0,
       "end_us": 55.0, "covered_us": 10.0, "covered_fraction": 0.6666666666666666, "cause": "other"})"));
 }
 

@@ -73,29 +73,29 @@ TEST(PlanLimitsTest, RefusesOptionsThatDoNotExist) {
               refused("reduce is 9, which does not exist; use one of kEveryMicrobatch, kOncePerStep"));
   EXPECT_THAT(PlanTraining(Stack(1), 2, {.tail = Tail(9)}),
               refused("tail is 9, which does not exist; use one of kInGraph, kCarried"));
-  EXPECT_THAT(PlanTraining(Stack(1), 2, {.transport = Transport(9)}), refused("transport is 9, which does not exist;"));
-  EXPECT_THAT(PlanForward(Stack(1), 2, {.transport = Transport(9)}), refused("transport is 9, which does not exist;"));
+  EXPECT_THAT(PlanTraining(Stack(1), 2, {.sum = Sum(9)}), refused("sum is 9, which does not exist; use one of "));
+  EXPECT_THAT(PlanForward(Stack(1), 2, {.sum = Sum(9)}), refused("sum is 9, which does not exist; use one of "));
   EXPECT_THAT(PlanTraining(Stack(1), 2, {.wire = DType(44)}), refused("wire dtype is unknown"));
 }
 
 TEST(PlanLimitsTest, RefusesTransportChoicesThatAreNone) {
   const auto refused = [](std::vector<TransportChoice> choices, const std::string& message) {
-    EXPECT_THAT(PlanTraining(Stack(1), 2, {.transport_choices = choices}), StatusIs(kInvalid, HasSubstr(message)));
-    EXPECT_THAT(PlanForward(Stack(1), 2, {.transport_choices = choices}), StatusIs(kInvalid, HasSubstr(message)));
+    EXPECT_THAT(PlanTraining(Stack(1), 2, {.transports = choices}), StatusIs(kInvalid, HasSubstr(message)));
+    EXPECT_THAT(PlanForward(Stack(1), 2, {.transports = choices}), StatusIs(kInvalid, HasSubstr(message)));
   };
-  refused({{0, Transport(9)}},
-          "transport_choices has transport 9, which does not exist, from 0 bytes on; give kDefault,");
-  refused({{7, Transport::kAuto}},
-          "transport_choices has kAuto from 7 bytes on; give kDefault, kSymmetric or kCopyEngine");
-  refused({{-1, Transport::kDefault}}, "transport_choices has -1 bytes; give 0 or more, ascending");
-  refused({{0, Transport::kDefault}, {5, Transport::kSymmetric}, {5, Transport::kDefault}},
-          "transport_choices has 5 bytes after 5; give 0 or more, ascending");
+  refused({{0, Transport(9)}}, "transports has transport 9, which does not exist, from 0 bytes on; give nccl,");
+  refused({{7, {Transport::kNccl, Transport(3)}}}, "transport 3, which does not exist, from 7 bytes on; give nccl,");
+  refused({{-1, Transport::kNccl}}, "transports has -1 bytes; give 0 or more, ascending");
+  refused({{0, Transport::kNccl}, {5, Transport::kSymmetric}, {5, Transport::kNccl}},
+          "transports has 5 bytes after 5; give 0 or more, ascending");
+  EXPECT_THAT(PlanTraining(Stack(1), 2, {.transports = EveryUnit(Transport::kCopyEngine), .sum = Sum::kNccl}),
+              StatusIs(kInvalid, HasSubstr("are exchanged by copy_engine, which cannot add as sum = nccl; exchange by "
+                                           "nccl, or leave sum at rank_order")));
   EXPECT_THAT(PlanTraining(Stack(1), 2,
-                           {.transport = Transport::kCopyEngine, .transport_choices = {{0, Transport::kSymmetric}}}),
-              StatusIs(kInvalid, HasSubstr("transport is copy_engine; leave one of them out")));
-  EXPECT_THAT(
-      PlanTraining(Stack(1), 2, {.transport_choices = {{std::numeric_limits<int64_t>::max(), Transport::kSymmetric}}}),
-      IsOk());
+                           {.transports = EveryUnit({Transport::kCopyEngine, Transport::kNccl}), .sum = Sum::kNccl}),
+              IsOk());
+  EXPECT_THAT(PlanTraining(Stack(1), 2, {.transports = {{std::numeric_limits<int64_t>::max(), Transport::kSymmetric}}}),
+              IsOk());
 }
 
 // A forward model with one input of `input_bytes`, and a parameter.

@@ -24,8 +24,8 @@ TEST(MemoryPlanTest, SumsPersistentAndTransientStorages) {
 // A plan whose schedules are told apart by their numbers of gathers, reductions and waits.
 Plan PlanOfCounts() {
   Plan plan = SamplePlan();
-  const ScheduledCommand gather{AllGather{UnitId(0), 0, Transport::kDefault, AxisId(0)}};
-  const ScheduledCommand reduce{ReduceScatter{UnitId(0), 0, 0, Transport::kDefault, AxisId(0)},
+  const ScheduledCommand gather{AllGather{UnitId(0), 0, Transport::kNccl, AxisId(0)}};
+  const ScheduledCommand reduce{ReduceScatter{UnitId(0), 0, 0, Transport::kNccl, Sum::kNccl, AxisId(0)},
                                 Lane::kReduceScatter,
                                 {},
                                 {{CommandId(0)}, {CommandId(1)}}};
@@ -80,23 +80,22 @@ TEST(SummarizeTest, RefusesMicrobatchesThatDoNotFillGraphs) {
 TEST(DescribeTest, NamesWhatTheCommandWorksOn) {
   const Plan plan = SamplePlan();
   const UnitId u(0);
-  EXPECT_EQ(Describe(plan, AllGather{u, 1, Transport::kDefault, AxisId(0)}), "all_gather u0 slot 1 default");
+  EXPECT_EQ(Describe(plan, AllGather{u, 1, Transport::kNccl, AxisId(0)}), "all_gather u0 slot 1 nccl");
   EXPECT_EQ(Describe(plan, Forward{CallId(0), 2}), "forward call microbatch 2");
   EXPECT_EQ(Describe(plan, Forward{CallId(0), 2, true}), "forward call microbatch 2 recompute");
-  EXPECT_EQ(Describe(plan, ReduceScatter{u, -1, 1, Transport::kCopyEngine, AxisId(0)}),
-            "reduce_scatter u0 microbatch -1 slot 1 copy_engine");
-  EXPECT_EQ(Describe(plan, Accumulate{u, 0, Transport::kDefault, AccumulateMode::kAlwaysAssign}),
-            "accumulate u0 microbatch 0 default assign");
+  EXPECT_EQ(Describe(plan, ReduceScatter{u, -1, 1, Transport::kCopyEngine, Sum::kNccl, AxisId(0)}),
+            "reduce_scatter u0 microbatch -1 slot 1 copy_engine sum nccl");
+  EXPECT_EQ(Describe(plan, Accumulate{u, 0, Sum::kNccl, AccumulateMode::kAlwaysAssign}),
+            "accumulate u0 microbatch 0 sum nccl assign");
   EXPECT_EQ(Describe(plan, Accumulate{.unit = u, .position = 1, .beside_compute = true}),
-            "accumulate u0 microbatch 1 default by_microbatch beside_compute");
+            "accumulate u0 microbatch 1 sum rank_order by_microbatch beside_compute");
   EXPECT_EQ(Describe(plan, Begin{}), "begin");
 }
 
 TEST(DescribeTest, NamesTheAxisWhereThereAreSeveral) {
   Plan plan = SamplePlan();
   plan.axes.push_back({"model", 2});
-  EXPECT_EQ(Describe(plan, AllGather{UnitId(0), 1, Transport::kDefault, AxisId(1)}),
-            "all_gather u0 slot 1 default model");
+  EXPECT_EQ(Describe(plan, AllGather{UnitId(0), 1, Transport::kNccl, AxisId(1)}), "all_gather u0 slot 1 nccl model");
 }
 
 // Verify describes the commands of plans that it refuses.

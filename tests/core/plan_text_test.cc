@@ -45,16 +45,20 @@ std::vector<std::string> Section(const std::string& text, const std::string& tit
 }
 
 TEST(PlanTextTest, ShowsEveryResolvedOption) {
-  EXPECT_THAT(ToText(SamplePlan()),
-              HasSubstr("\noptions: prefetch_depth=1 weight_slots=2 gradient_slots=2 microbatches_per_graph=2 "
-                        "residency=on reduce=each tail=graph transport=default wire=bf16 accumulate=f32 master=f32 "
-                        "optimizer_states=2\n"));
+  EXPECT_THAT(
+      ToText(SamplePlan()),
+      HasSubstr(
+          "\noptions: prefetch_depth=1 weight_slots=2 gradient_slots=2 microbatches_per_graph=2 "
+          "residency=on reduce=each tail=graph transports=nccl sum=rank_order wire=bf16 accumulate=f32 master=f32 "
+          "optimizer_states=2\n"));
 }
 
 TEST(PlanTextTest, ShowsUnitsMemoryAndBuffers) {
   const std::string text = ToText(SamplePlan());
-  EXPECT_THAT(Section(text, "units"),
-              ElementsAre("units (ranges in elements)", "  u0    bf16, wire f32, shard 64 of 128: w [0, 32)"));
+  EXPECT_THAT(
+      Section(text, "units"),
+      ElementsAre("units (ranges in elements)",
+                  "  u0    bf16, wire f32, gather nccl, exchange nccl, sum rank_order, shard 64 of 128: w [0, 32)"));
   EXPECT_THAT(Section(text, "memory"),
               ElementsAre("memory per rank           bytes      lower bound",  //
                           "  weights                     100",                 //
@@ -80,14 +84,14 @@ TEST(PlanTextTest, ShowsOneAlignedLinePerCommand) {
   #0   compute         begin
   #1   compute         next_microbatch count 2
   #2   compute         stage_inputs microbatch 1 slots 4
-  #3   all_gather      all_gather u0 slot 1 default                      waits #0 fork            reads shard weights.u0; assigns gathered.u0
-  #4   compute         forward call microbatch 1 recompute               waits #3 data            reads parameter gathered.u0 [0, 64), input x; assigns output x~2
+  #3   all_gather      all_gather u0 slot 1 nccl                                        waits #0 fork            reads shard weights.u0; assigns gathered.u0
+  #4   compute         forward call microbatch 1 recompute                              waits #3 data            reads parameter gathered.u0 [0, 64), input x; assigns output x~2
   #5   compute         backward call microbatch 1
   #6   compute         pack_gradients u0 microbatch 1
-  #7   reduce_scatter  reduce_scatter u0 microbatch -1 slot 1 symmetric  waits #0 fork, #3 order
-  #8   reduce_scatter  accumulate u0 microbatch 1 copy_engine assign
-  #9   compute         record_loss microbatch 1                                                   updates output x~2
-  #10  compute         end                                               waits #3 join, #8 join
+  #7   reduce_scatter  reduce_scatter u0 microbatch -1 slot 1 symmetric sum rank_order  waits #0 fork, #3 order
+  #8   reduce_scatter  accumulate u0 microbatch 1 sum rank_order assign
+  #9   compute         record_loss microbatch 1                                                                  updates output x~2
+  #10  compute         end                                                              waits #3 join, #8 join
   end: outstanding u0 slot 2 in gathered.u0, full gradients hold a sum)");
   // clang-format on
 }
@@ -133,7 +137,7 @@ TEST(PlanJsonTest, HoldsOptionsBuffersAndCommands) {
   const Json json = Parse(SamplePlan(), 2);
   EXPECT_EQ(json["options"]["weight_slots"], 2);
   EXPECT_EQ(json["options"]["residency"], "on");
-  EXPECT_EQ(json["options"].size(), 12u);
+  EXPECT_EQ(json["options"].size(), 13u);
   EXPECT_EQ(json["memory"][5], (Json{{"storage", "communicating"}, {"num_bytes", 3200}, {"lower_bound", 1024}}));
   EXPECT_EQ(json["buffers"][1],
             (Json{{"name", "gathered.u0"}, {"storage", "communicating"}, {"offset", 512}, {"num_bytes", 256}}));
@@ -224,7 +228,7 @@ struct Dot {
 TEST(PlanDotTest, HasACommandPerVertexAndAWaitPerEdge) {
   const Dot dot(ToDot(SamplePlan()));
   EXPECT_EQ(dot.labels.size(), 11u + 6u);
-  EXPECT_EQ(dot.labels.at("s0_3"), "#3 all_gather u0 slot 1 default");
+  EXPECT_EQ(dot.labels.at("s0_3"), "#3 all_gather u0 slot 1 nccl");
   EXPECT_EQ(dot.waits.size(), 6u + 1u);
   // Chains: in body 8 compute, 1 gather and 2 reduction commands; in step 5 and 1.
   EXPECT_EQ(dot.order.size(), 7u + 0u + 1u + 4u + 0u);

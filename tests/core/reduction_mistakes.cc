@@ -22,25 +22,13 @@ std::vector<Mistake> GradientMistakes() {
          }
          return true;
        },
-       {"reduce_scatter", "does not read the gradient of u"}},
+       {"reduce_scatter", "does not read group ", " of which some parameter has a gradient"}},
       {"AGradientTwice",
        [](const Pair& p) {
          p.reduction.uses.push_back(*p.Gradients()[0]);
          return true;
        },
        {"reduce_scatter", "uses bytes", "beside another part of it"}},
-      {"AGradientOfAnotherUnitToo",
-       [](const Pair& p) {
-         BufferUse use = *p.Gradients()[0];
-         for (size_t other = 0; other < p.plan.model.parameters().size(); ++other) {
-           if (p.plan.model.parameters()[other].unit == p.reduce().unit) continue;
-           use.id = static_cast<int32_t>(other);
-           p.reduction.uses.push_back(use);
-           return true;
-         }
-         return false;
-       },
-       {"reduce_scatter", "reads bytes", "as wire ", "which is none of u"}},
       {"AByteLeftOut",
        [](const Pair& p) {
          --p.Gradients().back()->num_bytes;

@@ -37,7 +37,7 @@ struct Pair {
   BufferUse& UseOfSum(Role role) const {
     return *std::find_if(sum.uses.begin(), sum.uses.end(), [&](const BufferUse& use) { return use.role == role; });
   }
-  bool Exchanges() const { return ExchangesParts(reduce().transport); }
+  bool Exchanges() const { return reduce().sum == Sum::kRankOrder; }
   void EraseFromSum(Role role) const {
     std::erase_if(sum.uses, [&](const BufferUse& use) { return use.role == role; });
   }

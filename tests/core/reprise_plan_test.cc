@@ -74,12 +74,12 @@ TEST(ReprisePlanTest, EveryFlagReachesThePlan) {
       {"--reduce=last", {.reduce = Reduce::kOncePerStep}},
       {"--tail=graph", {.tail = Tail::kInGraph}},
       {"--tail=carried", {.tail = Tail::kCarried}},
-      {"--transport=auto", {.transport = Transport::kAuto}},
-      {"--transport=default", {.transport = Transport::kDefault}},
-      {"--transport=symmetric", {.transport = Transport::kSymmetric}},
-      {"--transport=copy_engine", {.transport = Transport::kCopyEngine}},
+      {"--transport=auto", {}},
+      {"--transport=nccl", {.transports = EveryUnit(Transport::kNccl)}},
+      {"--transport=symmetric", {.transports = EveryUnit(Transport::kSymmetric)}},
+      {"--transport=copy_engine", {.transports = EveryUnit(Transport::kCopyEngine)}},
       {"--transport=symmetric,999:copy_engine",
-       {.transport_choices = {{0, Transport::kSymmetric}, {999, Transport::kCopyEngine}}}},
+       {.transports = {{0, Transport::kSymmetric}, {999, Transport::kCopyEngine}}}},
       {"--wire=f32", {.wire = DType::kFloat32}},
       {"--master=bf16", {.master = DType::kBFloat16}},
       {"--noverify", {}},
@@ -134,7 +134,7 @@ TEST(ReprisePlanTest, SummaryShowsBytesInAUnitThatFits) {
 TEST(ReprisePlanTest, SummaryShowsNumbersAndGiB) {
   const std::string output = Tool("--stack=4 --microbatches=2").output;
   for (const char* line :
-       {"\nunits                                          4\n", "\n  by transport default                         4\n",
+       {"\nunits                                          4\n", "\n  by transport nccl                            4\n",
         "\nparameters                                     4\n", "\nparameter elements                    1073741824\n",
         "\nparameter bytes                       2147483648         2.000 GiB\n",
         "\nall_gathers                                   10\n", "\nreduce_scatters                                8\n",
@@ -227,14 +227,14 @@ TEST(ReprisePlanTest, EveryPredictionSaysWhatItIs) {
 
 TEST(ReprisePlanTest, SaysWhetherThePlanFitsInADevice) {
   // Of the summary above: all but what the host sees.
-  constexpr int64_t kNeeded = int64_t{1073741824} + 2147483648 + 6442484480 + 2415919104;
+  constexpr int64_t kNeeded = int64_t{1073741824} + 2147483648 + 6442484736 + 2415919104;
   struct Case {
     const char* memory;
     int64_t bytes;
   };
   for (const Case& c :
        {Case{"141GB", 141000000000}, Case{"80GiB", int64_t{80} << 30}, Case{"'12 gib'", int64_t{12} << 30},
-        Case{"1.5TiB", int64_t{3} << 39}, Case{"12079629056", kNeeded}, Case{"12079629055B", kNeeded - 1},
+        Case{"1.5TiB", int64_t{3} << 39}, Case{"12079629312", kNeeded}, Case{"12079629311B", kNeeded - 1},
         Case{"512KiB", 512 << 10}, Case{"512kb", 512000}, Case{"7MB", 7000000}, Case{"7MiB", 7 << 20},
         Case{"2TB", 2000000000000}}) {
     const FinishedRun run = Tool(absl::StrCat("--stack=4 --device_memory=", c.memory));
@@ -334,7 +334,7 @@ TEST(ReprisePlanTest, RefusesBadFlagsInOneLineWithARemedy) {
       {"--stack=2 --reduce=never", "--reduce is \"never\"", "give one of: each, last"},
       {"--stack=2 --tail=none", "--tail is \"none\"", "give one of: graph, carried"},
       {"--stack=2 --transport=ib", "--transport: \"ib\" in \"ib\" is no transport with bytes",
-       "give auto, default, symmetric or copy_engine"},
+       "give auto, or one of nccl, symmetric, copy_engine"},
       {"--stack=2 --wire=i32", "--wire is \"i32\"", "give one of: bf16, f32"},
       {"--stack=2 --master=u8", "--master is \"u8\"", "give one of: bf16, f32"},
       {"--stack=2 --format=xml", "--format is \"xml\"", "give one of: summary, text, json, dot, timeline, overlap"},

@@ -20,7 +20,7 @@ Schedule SampleBody() {
       {Begin{}},
       {NextMicrobatch{2}},
       {StageInputs{1, 4}},
-      {AllGather{kUnit, 1, Transport::kDefault, AxisId(0)},
+      {AllGather{kUnit, 1, Transport::kNccl, AxisId(0)},
        Lane::kAllGather,
        {{kWeights, 0, 128, Access::kRead, Role::kShard, 0}, {kGathered, 0, 256, Access::kAssign, Role::kGathered, 0}},
        {{CommandId(0), WaitReason::kFork}}},
@@ -32,11 +32,11 @@ Schedule SampleBody() {
        {{CommandId(3), WaitReason::kData}}},
       {Backward{kCall, 1}},
       {PackGradients{kUnit, 1}},
-      {ReduceScatter{kUnit, -1, 1, Transport::kSymmetric, AxisId(0)},
+      {ReduceScatter{kUnit, -1, 1, Transport::kSymmetric, Sum::kRankOrder, AxisId(0)},
        Lane::kReduceScatter,
        {},
        {{CommandId(0), WaitReason::kFork}, {CommandId(3), WaitReason::kOrder}}},
-      {Accumulate{kUnit, 1, Transport::kCopyEngine, AccumulateMode::kAlwaysAssign}, Lane::kReduceScatter},
+      {Accumulate{kUnit, 1, Sum::kRankOrder, AccumulateMode::kAlwaysAssign, false, {{0, 0, 32}}}, Lane::kReduceScatter},
       {RecordLoss{1}, Lane::kCompute, {{kOutput, 0, 4, Access::kUpdate, Role::kOutput, 1}}},
       {End{}, Lane::kCompute, {}, {{CommandId(3), WaitReason::kJoin}, {CommandId(8), WaitReason::kJoin}}},
   };
@@ -78,8 +78,10 @@ Plan SamplePlan() {
   plan.options.weight_slots = 2;
   plan.options.gradient_slots = 2;
   plan.options.microbatches_per_graph = 2;
-  plan.options.transport = Transport::kDefault;
+  plan.options.transports = EveryUnit(Transport::kNccl);
+  plan.options.sum = Sum::kRankOrder;
   plan.axes = {{"data", 2}};
+  plan.unit_policies = {{}};
   plan.buffers = {{"weights.u0", Storage::kWeights, 128, 0},
                   {"gathered.u0", Storage::kCommunicating, 256, 512},
                   {"x", Storage::kLocal, 16, 0},
@@ -89,6 +91,7 @@ Plan SamplePlan() {
   plan.control = BufferId(0);
   plan.step_state = BufferId(1);
   plan.norm_partials = BufferId(2);
+  plan.norm_parts = BufferId(1);
   plan.metrics = BufferId(3);
   plan.schedules = {SampleBody(), SampleStep()};
   plan.step = 1;

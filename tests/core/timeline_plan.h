@@ -19,18 +19,18 @@ inline Plan TimelinePlan(const std::string& first_unit = "u0", int first_waits_f
   const CallId c0 = b.Call("c0"), c1 = b.Call("c1");
   b.Start("body", 1);
   b.Command(Begin{}, Lane::kCompute);
-  b.Command(AllGather{u0, 0, Transport::kDefault, AxisId(0)}, Lane::kAllGather, {}, {Fork(0)});
-  b.Command(AllGather{u1, 1, Transport::kDefault, AxisId(0)}, Lane::kAllGather);
+  b.Command(AllGather{u0, 0, Transport::kNccl, AxisId(0)}, Lane::kAllGather, {}, {Fork(0)});
+  b.Command(AllGather{u1, 1, Transport::kNccl, AxisId(0)}, Lane::kAllGather);
   b.Command(Forward{c0}, Lane::kCompute, {}, {Data(first_waits_for)});
   b.Command(Forward{c1}, Lane::kCompute, {}, {Data(2)});
   b.Command(Backward{c1}, Lane::kCompute);
-  b.Command(ReduceScatter{u1, 0, 0, Transport::kDefault, AxisId(0)}, Lane::kReduceScatter, {}, {Data(5)});
+  b.Command(ReduceScatter{u1, 0, 0, Transport::kNccl, Sum::kNccl, AxisId(0)}, Lane::kReduceScatter, {}, {Data(5)});
   b.Command(Backward{c0}, Lane::kCompute);
-  b.Command(ReduceScatter{u0, 0, 1, Transport::kDefault, AxisId(0)}, Lane::kReduceScatter, {}, {Data(7)});
+  b.Command(ReduceScatter{u0, 0, 1, Transport::kNccl, Sum::kNccl, AxisId(0)}, Lane::kReduceScatter, {}, {Data(7)});
   b.Command(End{}, Lane::kCompute, {}, {Join(8)});
   b.Start("finish", 0);
   b.Command(Begin{}, Lane::kCompute);
-  b.Command(ReduceScatter{u0, -1, 0, Transport::kDefault, AxisId(0)}, Lane::kReduceScatter, {}, {Fork(0)});
+  b.Command(ReduceScatter{u0, -1, 0, Transport::kNccl, Sum::kNccl, AxisId(0)}, Lane::kReduceScatter, {}, {Fork(0)});
   b.Command(End{}, Lane::kCompute, {}, {Join(1)});
   return b.Build();
 }

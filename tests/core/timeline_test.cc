@@ -37,16 +37,16 @@ TEST(TransferredBytesTest, AreThoseOfTheOtherRanks) {
   builder.AddCall({.name = "c", .units = {unit}, .inputs = {x}, .outputs = {loss}, .saved = {x}});
   builder.SetLoss(loss);
   REPRISE_ASSERT_OK_AND_ASSIGN(const Model model, builder.Build());
-  for (const Transport transport : {Transport::kDefault, Transport::kSymmetric}) {
-    REPRISE_ASSERT_OK_AND_ASSIGN(const Plan plan, PlanTraining(model, 4, {.transport = transport}));
-    EXPECT_EQ(TransferredBytes(plan, AllGather{unit, 0, Transport::kDefault, AxisId(0)}),
+  for (const Transport transport : {Transport::kNccl, Transport::kSymmetric}) {
+    REPRISE_ASSERT_OK_AND_ASSIGN(const Plan plan, PlanTraining(model, 4, {.transports = EveryUnit(transport)}));
+    EXPECT_EQ(TransferredBytes(plan, AllGather{unit, 0, Transport::kNccl, AxisId(0)}),
               (256 - 64) * 2 + (512 - 128) * 4);
-    EXPECT_EQ(TransferredBytes(plan, ReduceScatter{unit, 0, 0, transport, AxisId(0)}), (256 - 64) * 4);
+    EXPECT_EQ(TransferredBytes(plan, ReduceScatter{unit, 0, 0, transport, Sum::kRankOrder, AxisId(0)}), (256 - 64) * 4);
     EXPECT_EQ(TransferredBytes(plan, Forward{CallId(0)}), 0);
     EXPECT_EQ(TransferredBytes(plan, SumNorm{AxisId(0)}), 0);
   }
   REPRISE_ASSERT_OK_AND_ASSIGN(const Plan alone, PlanTraining(model, 1, {}));
-  EXPECT_EQ(TransferredBytes(alone, AllGather{unit, 0, Transport::kDefault, AxisId(0)}), 0);
+  EXPECT_EQ(TransferredBytes(alone, AllGather{unit, 0, Transport::kNccl, AxisId(0)}), 0);
 }
 
 // ---- JSON ----
@@ -158,7 +158,7 @@ TEST(ChromeTraceTest, HasASlicePerCommandOnTheTrackOfItsLane) {
   const std::vector<nlohmann::json> slices = EventsOf(trace, "X");
   ASSERT_EQ(slices.size(), 3u);
   EXPECT_EQ(slices[0], nlohmann::json::parse(R"({"ph": "X", "pid": 0, "tid": 1, "ts": 0.0, "dur": 10.0,
-      "name": "all_gather u \"0\" slot 0 default", "args": {"schedule": "body", "replay": 0, "command": 1, "bytes": 256}})"));
+      "name": "all_gather u \"0\" slot 0 nccl", "args": {"schedule": "body", "replay": 0, "command": 1, "bytes": 256}})"));
   EXPECT_EQ(slices[1], nlohmann::json::parse(R"({"ph": "X", "pid": 0, "tid": 0, "ts": 10.0, "dur": 6.0,
       "name": "forward c0 microbatch 0", "args": {"schedule": "body", "replay": 0, "command": 3}})"));
   EXPECT_EQ(slices[2]["pid"], 1);

@@ -63,13 +63,24 @@ std::vector<Mistake> PairMistakes() {
          return true;
        },
        {"reduce_scatter", "is at position", "wrote its gradient at"}},
-      {"OtherTransport",
+      {"OtherSum",
        [](const Pair& p) {
-         p.accumulate().transport =
-             p.reduce().transport == Transport::kCopyEngine ? Transport::kSymmetric : Transport::kCopyEngine;
+         p.accumulate().sum = p.Exchanges() ? Sum::kNccl : Sum::kRankOrder;
          return true;
        },
-       {"accumulate", "has transport", "before it has"}},
+       {"accumulate", "has sum", "but its unit has"}},
+      {"SegmentLeftOut",
+       [](const Pair& p) {
+         p.accumulate().segments.pop_back();
+         return true;
+       },
+       {"accumulate", "adds other segments than the"}},
+      {"SegmentOfPadding",
+       [](const Pair& p) {
+         ++p.accumulate().segments.back().num_elements;
+         return true;
+       },
+       {"accumulate", "adds other segments than the"}},
       {"OtherUnit",
        [](const Pair& p) {
          const int64_t units = static_cast<int64_t>(p.plan.model.units().size());
@@ -304,7 +315,6 @@ std::vector<Mistake> PlanMistakes() {
 Plan RandomPlan(Random& random, uint64_t seed, bool in_place) {
   const Model model = testing::RandomModel(seed, {.max_units = 4});
   PlanOptions options = testing::RandomPlanOptions(random);
-  if (options.transport == Transport::kSymmetric && random.Chance(50)) options.transport = Transport::kCopyEngine;
   if (in_place) {
     options.reduce = Reduce::kOncePerStep;
     options.tail = Tail::kInGraph;

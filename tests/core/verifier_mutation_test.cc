@@ -30,11 +30,12 @@ class Mutation {
   Mutation(int64_t target, Random& random) : target_(target), random_(random) {}
 
   void Visit(Plan& plan) {
-    auto& [model, layout, options, axes, buffers, unit_buffers, tensor_buffers, control, step_state, norm_partials,
-           metrics, schedules, first, body, finish, step, weight_slots, held_gradient_slots, memory, fingerprint] =
-        plan;
-    Each(layout, options, axes, buffers, unit_buffers, tensor_buffers, control, step_state, norm_partials, metrics,
-         schedules, first, body, finish, step, weight_slots, held_gradient_slots, memory.num_bytes, memory.lower_bound);
+    auto& [model, layout, options, axes, unit_policies, buffers, unit_buffers, tensor_buffers, control, step_state,
+           norm_partials, norm_parts, metrics, schedules, first, body, finish, step, weight_slots, held_gradient_slots,
+           memory, fingerprint] = plan;
+    Each(layout, options, axes, unit_policies, buffers, unit_buffers, tensor_buffers, control, step_state,
+         norm_partials, norm_parts, metrics, schedules, first, body, finish, step, weight_slots, held_gradient_slots,
+         memory.num_bytes, memory.lower_bound);
   }
   // The number of fields, after Visit.
   int64_t count() const { return count_; }
@@ -128,9 +129,12 @@ class Mutation {
   void One(ParameterPlace& p) { Each(p.group, p.first_element); }
   void One(PlanOptions& o) {
     Each(o.prefetch_depth, o.weight_slots, o.gradient_slots, o.microbatches_per_graph, o.residency, o.reduce, o.tail,
-         o.transport, o.wire, o.accumulate, o.master, o.optimizer_states, o.transport_choices);
+         o.transports, o.sum, o.wire, o.accumulate, o.master, o.optimizer_states);
   }
-  void One(TransportChoice& c) { Each(c.unit_bytes, c.transport); }
+  void One(TransportChoice& c) { Each(c.unit_bytes, c.transports); }
+  void One(UnitTransports& t) { Each(t.gather, t.exchange); }
+  void One(UnitPolicy& p) { Each(p.transports, p.sum); }
+  void One(GroupSegment& s) { Each(s.group, s.first_element, s.num_elements); }
   void One(Axis& a) { Each(a.size); }
   void One(Buffer& b) { Each(b.storage, b.num_bytes, b.offset); }
   void One(UnitBuffers& b) {
@@ -142,7 +146,7 @@ class Mutation {
   void One(Resident& r) { Each(r.unit, r.buffer, r.slot); }
   void One(OutstandingReduction& r) { Each(r.unit, r.wire, r.slot); }
   void One(ScheduledCommand& c) { Each(c.command, c.lane, c.uses, c.waits); }
-  void One(BufferUse& u) { Each(u.buffer, u.offset, u.num_bytes, u.access, u.role, u.id); }
+  void One(BufferUse& u) { Each(u.buffer, u.offset, u.num_bytes, u.access, u.role, u.id, u.peers); }
   void One(Wait& w) { Each(w.command, w.reason); }
 
   void OfCommand(Begin&) {}
@@ -152,8 +156,8 @@ class Mutation {
   void OfCommand(Forward& c) { Each(c.call, c.position, c.recompute); }
   void OfCommand(Backward& c) { Each(c.call, c.position); }
   void OfCommand(PackGradients& c) { Each(c.unit, c.position); }
-  void OfCommand(ReduceScatter& c) { Each(c.unit, c.position, c.slot, c.transport, c.axis); }
-  void OfCommand(Accumulate& c) { Each(c.unit, c.position, c.transport, c.mode, c.beside_compute); }
+  void OfCommand(ReduceScatter& c) { Each(c.unit, c.position, c.slot, c.transport, c.sum, c.axis); }
+  void OfCommand(Accumulate& c) { Each(c.unit, c.position, c.sum, c.mode, c.beside_compute, c.segments); }
   void OfCommand(RecordLoss& c) { Each(c.position); }
   void OfCommand(SumNorm& c) { Each(c.axis); }
   void OfCommand(UpdateParameters& c) { Each(c.unit); }
@@ -180,10 +184,12 @@ std::vector<Plan> ValidPlans() {
   const Model stack = StackModel(2, {8, 8}, DType::kBFloat16, 4).value();
   plans.push_back(PlanTraining(stack, 2, {.wire = DType::kFloat32}).value());
   plans.push_back(PlanTraining(stack, 2, {.microbatches_per_graph = 2, .tail = Tail::kCarried}).value());
-  plans.push_back(PlanTraining(stack, 2, {.reduce = Reduce::kOncePerStep, .transport = Transport::kSymmetric}).value());
   plans.push_back(
-      PlanTraining(stack, 2,
-                   {.reduce = Reduce::kOncePerStep, .transport = Transport::kCopyEngine, .wire = DType::kFloat32})
+      PlanTraining(stack, 2, {.reduce = Reduce::kOncePerStep, .transports = EveryUnit(Transport::kSymmetric)}).value());
+  plans.push_back(
+      PlanTraining(
+          stack, 2,
+          {.reduce = Reduce::kOncePerStep, .transports = EveryUnit(Transport::kCopyEngine), .wire = DType::kFloat32})
           .value());
   plans.push_back(PlanForward(stack, 2, {}).value());
   plans.push_back(PlanTraining(testing::RandomModel(1, {.max_units = 3}), 2, {.tail = Tail::kCarried}).value());
@@ -279,6 +285,7 @@ TEST(VerifierMutationTest, NamesTwoCarriedGradientsInOneSlot) {
   const BufferId acc0 = b.Buffer("acc0", Storage::kSession, 256, 0),
                  acc1 = b.Buffer("acc1", Storage::kSession, 256, 256);
   const BufferId norm = b.Buffer("norm", Storage::kSession, 16, 512);
+  const BufferId gradient = b.Buffer("gradient", Storage::kLocal, 256, 0);
   b.AccumulateInto({acc0, acc1}, norm);
   const auto delivers = [&] { return b.Use(received, Access::kAssign, Role::kReceived); };
   const auto sums = [&](BufferId accumulator, int64_t unit) {
@@ -288,13 +295,16 @@ TEST(VerifierMutationTest, NamesTwoCarriedGradientsInOneSlot) {
   };
   b.Start("body", 1).start.outstanding = {{u0, wire0, 0}, {u1, wire1, 1}};
   b.Command(Begin{}, Lane::kCompute);
-  b.Command(ReduceScatter{u0, -1, 0, Transport::kDefault, AxisId(0)}, Lane::kReduceScatter,
+  b.Command(Backward{CallId(0)}, Lane::kCompute,
+            {b.Use(gradient, Access::kAssign, Role::kParameterGradient, 0),
+             b.Use(gradient, Access::kAssign, Role::kParameterGradient, 1)});
+  b.Command(ReduceScatter{u0, -1, 0, Transport::kNccl, Sum::kNccl, AxisId(0)}, Lane::kReduceScatter,
             {b.Use(wire0, Access::kRead, Role::kWire), delivers()}, {testing::Fork(0)});
-  b.Command(Accumulate{.unit = u0, .position = -1}, Lane::kReduceScatter, sums(acc0, 0));
-  b.Command(ReduceScatter{u1, -1, 0, Transport::kDefault, AxisId(0)}, Lane::kReduceScatter,
-            {b.Use(wire1, Access::kRead, Role::kWire, 1), delivers()});
-  b.Command(Accumulate{.unit = u1, .position = -1}, Lane::kReduceScatter, sums(acc1, 1));
-  b.Command(End{}, Lane::kCompute, {}, {testing::Join(4)});
+  b.Command(b.AccumulateOf(u0, -1), Lane::kReduceScatter, sums(acc0, 0));
+  b.Command(ReduceScatter{u1, -1, 0, Transport::kNccl, Sum::kNccl, AxisId(0)}, Lane::kReduceScatter,
+            {b.Use(wire1, Access::kRead, Role::kWire), delivers()});
+  b.Command(b.AccumulateOf(u1, -1), Lane::kReduceScatter, sums(acc1, 1));
+  b.Command(End{}, Lane::kCompute, {}, {testing::Join(5)});
   EXPECT_EQ(FirstMessage(b.Build()),
             "the schedule starts with the gradients of u0 and u1 and reduces both in gradient slot 0");
 }

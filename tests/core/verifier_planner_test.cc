@@ -30,9 +30,9 @@ PlanOptions RandomOptions(Random& random) {
   } else if (random.Chance(50)) {
     options.tail = Tail::kCarried;
   }
-  if (random.Chance(30)) options.transport = Transport::kCopyEngine;
-  if (options.transport == Transport::kAuto) {
-    options.transport_choices = {{random.Below(4000), random.Chance(50) ? Transport::kSymmetric : Transport::kDefault}};
+  if (random.Chance(30)) options.transports = EveryUnit(Transport::kCopyEngine);
+  if (options.transports.empty()) {
+    options.transports = {{random.Below(4000), random.Chance(50) ? Transport::kSymmetric : Transport::kNccl}};
   }
   if (random.Chance(30)) options.wire = DType::kFloat32;
   return options;
@@ -81,9 +81,9 @@ TEST(VerifierPlannerTest, RefusesToLoseASumOfAnyParameter) {
     Plan drops = plan;
     for (ScheduledCommand& command : drops.schedules[plan.finish].commands) {
       std::erase_if(command.uses, [&](const BufferUse& use) {
-        const bool of_parameter = use.role == Role::kWire || use.role == Role::kParameterGradient;
-        const bool of_group =
-            use.role == Role::kReceived || use.role == Role::kAccumulator || use.role == Role::kNormPartials;
+        const bool of_parameter = use.role == Role::kParameterGradient;
+        const bool of_group = use.role == Role::kWire || use.role == Role::kReceived ||
+                              use.role == Role::kAccumulator || use.role == Role::kNormPartials;
         return (of_parameter && use.id == p.value()) || (of_group && use.id == plan.layout.parameters[p.value()].group);
       });
     }

@@ -2,6 +2,7 @@
 #ifndef REPRISE_TESTS_CORE_VERIFIER_PLANS_H_
 #define REPRISE_TESTS_CORE_VERIFIER_PLANS_H_
 
+#include "reprise/core/control_block.h"
 #include "tests/testing/plan_builder.h"
 
 namespace reprise::testing {
@@ -30,6 +31,8 @@ inline TwoUnits TwoUnitPlan() {
   const BufferId received0 = b.Buffer("received0", Storage::kCommunicating, 128, 512);
   const BufferId received1 = b.Buffer("received1", Storage::kCommunicating, 128, 512);
   b.Buffer("room", Storage::kCommunicating, 256, 1024);
+  const BufferId parts = b.Buffer("norm_parts", Storage::kSession, 3 * sizeof(NormPart), 4096);
+  b.plan().norm_parts = parts;
   b.AccumulateInto({acc0, acc1}, norm);
   const BufferId a0 = b.Buffer("a0", Storage::kLocal, 256, 0), da0 = b.Buffer("da0", Storage::kLocal, 256, 256);
   const auto read = [&](BufferId id, Role role) { return b.Use(id, Access::kRead, role); };
@@ -42,32 +45,35 @@ inline TwoUnits TwoUnitPlan() {
 
   b.Start("body", 1);
   b.Command(Begin{}, Lane::kCompute);
-  b.Command(AllGather{u0, 0, Transport::kDefault, axis}, Lane::kAllGather, {read(w0, kShard), assign(g0, kGathered)},
+  b.Command(AllGather{u0, 0, Transport::kNccl, axis}, Lane::kAllGather, {read(w0, kShard), assign(g0, kGathered)},
             {Fork(0)});
   b.Command(Forward{c0}, Lane::kCompute, {read(g0, kParameter), assign(a0, kOutput)}, {Data(1)});
-  b.Command(AllGather{u1, 0, Transport::kDefault, axis}, Lane::kAllGather, {read(w1, kShard), assign(g1, kGathered)},
+  b.Command(AllGather{u1, 0, Transport::kNccl, axis}, Lane::kAllGather, {read(w1, kShard), assign(g1, kGathered)},
             {Order(2)});
   b.Command(Forward{c1}, Lane::kCompute, {read(g1, kParameter), read(a0, kInput), assign(y, kOutput)}, {Data(3)});
   b.Command(Backward{c1}, Lane::kCompute,
-            {read(g1, kParameter), read(a0, kSaved), assign(wire1, kParameterGradient), assign(da0, kInputGradient)});
-  b.Command(ReduceScatter{u1, 0, 0, Transport::kDefault, axis}, Lane::kReduceScatter,
-            {b.Use(wire1, Access::kRead, kWire, 1), assign(received1, kReceived)}, {Data(5)});
-  b.Command(Accumulate{.unit = u1, .beside_compute = true}, Lane::kReduceScatter,
-            {read(received1, kReceived), update(acc1, kAccumulator), norm_of(u1)});
-  b.Command(AllGather{u0, 0, Transport::kDefault, axis}, Lane::kAllGather, {read(w0, kShard), assign(g0b, kGathered)},
+            {read(g1, kParameter), read(a0, kSaved), b.Use(wire1, Access::kAssign, kParameterGradient, 1),
+             assign(da0, kInputGradient)});
+  b.Command(ReduceScatter{u1, 0, 0, Transport::kNccl, Sum::kNccl, axis}, Lane::kReduceScatter,
+            {read(wire1, kWire), assign(received1, kReceived)}, {Data(5)});
+  Accumulate accumulate1 = b.AccumulateOf(u1);
+  accumulate1.beside_compute = true;
+  b.Command(accumulate1, Lane::kReduceScatter, {read(received1, kReceived), update(acc1, kAccumulator), norm_of(u1)});
+  b.Command(AllGather{u0, 0, Transport::kNccl, axis}, Lane::kAllGather, {read(w0, kShard), assign(g0b, kGathered)},
             {Order(5)});
   b.Command(Backward{c0}, Lane::kCompute,
             {read(g0b, kParameter), read(da0, kOutputGradient), assign(wire0, kParameterGradient)},
             {Order(6), Data(8)});
-  b.Command(ReduceScatter{u0, 0, 0, Transport::kDefault, axis}, Lane::kReduceScatter,
+  b.Command(ReduceScatter{u0, 0, 0, Transport::kNccl, Sum::kNccl, axis}, Lane::kReduceScatter,
             {read(wire0, kWire), assign(received0, kReceived)}, {Data(9)});
-  b.Command(Accumulate{u0}, Lane::kReduceScatter,
+  b.Command(b.AccumulateOf(u0), Lane::kReduceScatter,
             {read(received0, kReceived), update(acc0, kAccumulator), norm_of(u0)});
   b.Command(End{}, Lane::kCompute, {}, {Join(11)});
 
   b.Start("step", 0);
   b.Command(Begin{}, Lane::kCompute);
-  b.Command(SumNorm{axis}, Lane::kReduceScatter, {update(norm, kNormPartials)}, {Fork(0)});
+  b.Command(SumNorm{axis}, Lane::kReduceScatter,
+            {update(norm, kNormPartials), b.Use(parts, Access::kAssign, kNormParts, -1)}, {Fork(0)});
   b.Command(UpdateParameters{u0}, Lane::kCompute, {read(norm, kNormPartials), update(m0, kMaster)}, {Data(1)});
   b.Command(RefreshShards{u0}, Lane::kCompute, {read(m0, kMaster), assign(w0, kShard)});
   b.Command(End{}, Lane::kCompute);
@@ -105,21 +111,20 @@ struct OneUnitParts {
   // Begin and the gather, forward and backward.
   void AddFirst(BufferId gradient) {
     b.Command(Begin{}, Lane::kCompute);
-    b.Command(AllGather{u0, 0, Transport::kDefault, axis}, Lane::kAllGather,
+    b.Command(AllGather{u0, 0, Transport::kNccl, axis}, Lane::kAllGather,
               {Read(w0, Role::kShard), Assign(g0, Role::kGathered)}, {Fork(0)});
     b.Command(Forward{c0}, Lane::kCompute, {Read(g0, Role::kParameter)}, {Data(1)});
     b.Command(Backward{c0}, Lane::kCompute, {Read(g0, Role::kParameter), Assign(gradient, Role::kParameterGradient)});
     b.Command(End{}, Lane::kCompute);
   }
   void AddReduction(int position, std::vector<Wait> waits) {
-    b.Command(ReduceScatter{u0, position, slot, Transport::kDefault, axis}, Lane::kReduceScatter,
+    b.Command(ReduceScatter{u0, position, slot, Transport::kNccl, Sum::kNccl, axis}, Lane::kReduceScatter,
               {Read(reduced, Role::kWire), Assign(received0, Role::kReceived)}, std::move(waits));
     const bool once = b.plan().options.reduce == Reduce::kOncePerStep;
-    b.Command(Accumulate{.unit = u0,
-                         .position = position,
-                         .mode = once ? AccumulateMode::kAlwaysAssign : AccumulateMode::kByMicrobatch,
-                         .beside_compute = position < 0},
-              Lane::kReduceScatter,
+    Accumulate accumulate = b.AccumulateOf(u0, position);
+    accumulate.mode = once ? AccumulateMode::kAlwaysAssign : AccumulateMode::kByMicrobatch;
+    accumulate.beside_compute = position < 0;
+    b.Command(accumulate, Lane::kReduceScatter,
               {Read(received0, Role::kReceived), Update(acc0, Role::kAccumulator), Update(norm, Role::kNormPartials)});
   }
   void AddStep() {

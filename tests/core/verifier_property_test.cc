@@ -91,7 +91,7 @@ Plan RandomPlan(std::mt19937& random) {
       case 0:
         use.role = Role::kGathered;
         use.access = Access::kAssign;
-        b.Command(AllGather{unit, 0, Transport::kDefault, AxisId(0)}, Lane::kAllGather, {use});
+        b.Command(AllGather{unit, 0, Transport::kNccl, AxisId(0)}, Lane::kAllGather, {use});
         break;
       case 1:
         b.Command(SumNorm{AxisId(0)}, Lane::kReduceScatter, {use});
@@ -273,7 +273,7 @@ Plan LongPlan(int units) {
     if (u == 1) waits.clear();
     if (u > 1) waits = {reprise::testing::Order(calls[u - 2].value())};
     const CommandId gather = b.Command(
-        AllGather{UnitId(u), u % 2, Transport::kDefault, AxisId(0)}, Lane::kAllGather,
+        AllGather{UnitId(u), u % 2, Transport::kNccl, AxisId(0)}, Lane::kAllGather,
         {b.Use(weights[u], Access::kRead, Role::kShard), b.Use(gathered, Access::kAssign, Role::kGathered)}, waits);
     calls.push_back(
         b.Command(Forward{CallId(u)}, Lane::kCompute,

@@ -150,7 +150,7 @@ std::vector<Mistake> FormMistakes() {
            {"a state holds full gradients, but the plan reduces every microbatch"}),
       whole("UnsetOption", Two([](TwoUnits& t) { t.plan.options.prefetch_depth.reset(); }), {"unset"}),
       whole("ScheduleIndex", Two([](TwoUnits& t) { t.plan.step = 2; }), {"step 2", "2 schedules"}),
-      whole("LayoutOfOtherModel", Two([](TwoUnits& t) { t.plan.layout.units.pop_back(); }), {"1 and 2 units"}),
+      whole("LayoutOfOtherModel", Two([](TwoUnits& t) { t.plan.layout.units.pop_back(); }), {"1, 2 and 2 units"}),
       whole("BufferPastStorage", Two([](TwoUnits& t) { t.plan.memory.num_bytes[int(Storage::kLocal)] = 511; }),
             {"da0", "offset 256", "511 bytes of storage"}),
       whole("UnalignedBuffer", Two([](TwoUnits& t) { t.plan.buffers[t.a0.value()].offset = 128; }),
@@ -161,54 +161,53 @@ std::vector<Mistake> FormMistakes() {
       form("CommandAfterEnd", Two([](TwoUnits& t) { std::swap(At(t.plan, 0, 12).command, At(t.plan, 0, 9).command); }),
            {"#9 ", "End"}),
       form("UnknownUnit", Two([](TwoUnits& t) {
-             At(t.plan, 0, 1).command = AllGather{UnitId(2), 0, Transport::kDefault, AxisId(0)};
+             At(t.plan, 0, 1).command = AllGather{UnitId(2), 0, Transport::kNccl, AxisId(0)};
            }),
            {"#1 ", "unit 2"}),
       form("UnknownCall", Two([](TwoUnits& t) { At(t.plan, 0, 2).command = Forward{CallId(2)}; }), {"#2 ", "call 2"}),
       form("UnknownAxis", Two([](TwoUnits& t) {
-             At(t.plan, 0, 1).command = AllGather{UnitId(0), 0, Transport::kDefault, AxisId(1)};
+             At(t.plan, 0, 1).command = AllGather{UnitId(0), 0, Transport::kNccl, AxisId(1)};
            }),
            {"#1 ", "axis 1"}),
       form("UnknownLane", Two([](TwoUnits& t) { At(t.plan, 0, 1).lane = static_cast<Lane>(7); }), {"#1 ", "lane 7"}),
       form("WrongLane", Two([](TwoUnits& t) { At(t.plan, 0, 6).lane = Lane::kAllGather; }),
            {"#6 ", "belongs on lane reduce_scatter"}),
       form("WeightSlotOutOfRange", Two([](TwoUnits& t) {
-             At(t.plan, 0, 1).command = AllGather{UnitId(0), 1, Transport::kDefault, AxisId(0)};
+             At(t.plan, 0, 1).command = AllGather{UnitId(0), 1, Transport::kNccl, AxisId(0)};
            }),
            {"#1 ", "slot 1"}),
       form("GradientSlotOutOfRange",
            Two([](TwoUnits& t) { std::get<ReduceScatter>(At(t.plan, 0, 6).command).slot = 1; }), {"#6 ", "slot 1"}),
       form("NoTransport",
-           Two([](TwoUnits& t) { std::get<ReduceScatter>(At(t.plan, 0, 6).command).transport = Transport::kAuto; }),
+           Two([](TwoUnits& t) { std::get<ReduceScatter>(At(t.plan, 0, 6).command).transport = Transport(3); }),
            {"#6 ", "transport"}),
       form("TransportOfAnotherUnit",
            Two([](TwoUnits& t) { std::get<AllGather>(At(t.plan, 0, 1).command).transport = Transport::kSymmetric; }),
-           {"#1 ", "has transport symmetric, but its unit has default"}),
+           {"#1 ", "has transport symmetric, but its unit has nccl"}),
       form("TransportOfAnotherUnitThroughout", Two([](TwoUnits& t) {
              for (ScheduledCommand& command : t.plan.schedules[0].commands) {
                if (auto* reduce = std::get_if<ReduceScatter>(&command.command))
                  reduce->transport = Transport::kSymmetric;
-               if (auto* sum = std::get_if<Accumulate>(&command.command)) sum->transport = Transport::kSymmetric;
              }
            }),
-           {"has transport symmetric, but its unit has default"}),
-      whole("TransportBesideChoices", Two([](TwoUnits& t) {
-              t.plan.options.transport = Transport::kDefault;
-              t.plan.options.transport_choices = {{0, Transport::kDefault}};
-            }),
-            {"both a transport and choices"}),
+           {"has transport symmetric, but its unit has nccl"}),
+      whole("PolicyOfAnotherUnit", Two([](TwoUnits& t) { t.plan.unit_policies[1].sum = Sum::kRankOrder; }),
+            {"u1 has transports nccl and sum rank_order, but the options give it nccl and sum nccl"}),
+      whole("NoPolicy", Two([](TwoUnits& t) { t.plan.unit_policies.pop_back(); }), {"2, 2 and 1 units"}),
+      form("PeersOnNoAxisThatIsOrdered", Two([](TwoUnits& t) { At(t.plan, 0, 2).uses[0].peers = AxisId(0); }),
+           {"#2 ", "uses g0 of peers on axis 0, whose ranks it does not order"}),
       whole("TransportChoicesOutOfOrder", Two([](TwoUnits& t) {
-              t.plan.options.transport_choices = {{9, Transport::kDefault}, {3, Transport::kDefault}};
+              t.plan.options.transports = {{9, Transport::kNccl}, {3, Transport::kNccl}};
             }),
-            {"transport_choices are not transports by ascending bytes"}),
+            {"transports has 3 bytes after 9"}),
       whole("TransportChoicesOfNone", Two([](TwoUnits& t) {
-              t.plan.options.transport_choices = {{9, static_cast<Transport>(77)}};
+              t.plan.options.transports = {{9, static_cast<Transport>(77)}};
             }),
-            {"transport_choices are not transports by ascending bytes"}),
-      whole("TransportChoicesOfAuto", Two([](TwoUnits& t) {
-              t.plan.options.transport_choices = {{9, Transport::kAuto}};
+            {"transports has transport 77, which does not exist"}),
+      whole("ExchangesThatCannotAdd", Two([](TwoUnits& t) {
+              t.plan.options.transports = {{9, {Transport::kNccl, Transport::kSymmetric}}};
             }),
-            {"transport_choices are not transports by ascending bytes"}),
+            {"are exchanged by symmetric, which cannot add"}),
       form("UnknownBuffer", Two([](TwoUnits& t) { At(t.plan, 0, 2).uses[0].buffer = BufferId(99); }),
            {"#2 ", "buffer 99"}),
       form("UnknownParameter", Two([](TwoUnits& t) { At(t.plan, 0, 2).uses[0].id = 2; }), {"#2 ", "g0", "parameter 2"}),
@@ -276,7 +275,7 @@ std::vector<Mistake> FormMistakes() {
               }),
               Check::kForm,
               "finish",
-              {"#1 ", "reads groups with their padding, 1024 bytes, but sum0 has 512"}},
+              {"#1 ", "reads bytes [0, 512) of sum0 as wire 0, but must read bytes [0, 1024) of sum0"}},
       Mistake{"ReductionInAGraphOfMicrobatches",
               InPlace([](OneUnit& o) { o.plan.schedules[2].microbatches = 1; }),
               Check::kForm,
@@ -310,7 +309,7 @@ std::vector<Mistake> UseMistakes() {
               }),
               {"#3 ", "weight slot 0", "u0", "#2 "}),
       mistake("GatherAheadOfPrefetchDepth", Check::kOrder, Two([](TwoUnits& t) {
-                At(t.plan, 0, 3).command = AllGather{UnitId(1), 1, Transport::kDefault, AxisId(0)};
+                At(t.plan, 0, 3).command = AllGather{UnitId(1), 1, Transport::kNccl, AxisId(0)};
                 At(t.plan, 0, 3).waits.clear();
                 t.plan.weight_slots = 2;
                 t.plan.options.prefetch_depth = 0;

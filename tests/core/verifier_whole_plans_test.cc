@@ -22,8 +22,9 @@ using ::testing::Field;
 using ::testing::HasSubstr;
 
 Plan CarriedExchange() {
-  return PlanTraining(StackModel(3, {512, 512}, DType::kBFloat16, 4).value(), 2,
-                      {.microbatches_per_graph = 2, .tail = Tail::kCarried, .transport = Transport::kCopyEngine})
+  return PlanTraining(
+             StackModel(3, {512, 512}, DType::kBFloat16, 4).value(), 2,
+             {.microbatches_per_graph = 2, .tail = Tail::kCarried, .transports = EveryUnit(Transport::kCopyEngine)})
       .value();
 }
 
@@ -66,9 +67,8 @@ TEST(VerifierAccumulatesTest, NamesWhatEveryAccumulateOfAPlanGetsWrong) {
   EXPECT_THAT(MessageAfter(plan, "", norm([](BufferUse& use) { use.num_bytes = 8; })),
               AllOf(HasSubstr("updates bytes [128, 136) of norm_partials as norm_partials 0"),
                     HasSubstr("but must update bytes [128, 192) of norm_partials")));
-  EXPECT_THAT(
-      MessageAfter(plan, "first", [](auto& c) { std::get<Accumulate>(c.command).transport = Transport::kDefault; }),
-      AllOf(HasSubstr("form first: #"), HasSubstr("has transport"), HasSubstr("has copy_engine")));
+  EXPECT_THAT(MessageAfter(plan, "first", [](auto& c) { std::get<Accumulate>(c.command).sum = Sum::kNccl; }),
+              AllOf(HasSubstr("form first: #"), HasSubstr("has sum nccl, but its unit has rank_order")));
   EXPECT_THAT(
       MessageAfter(plan, "", [](auto& c) { std::get<Accumulate>(c.command).mode = AccumulateMode::kAlwaysAssign; }),
       HasSubstr("does not assign by microbatch, but the plan reduces every microbatch"));
@@ -95,7 +95,7 @@ TEST(VerifierAccumulatesTest, TheNormIsOfAllPartialNorms) {
 // The next gradient of a slot follows the sum, which reads a rank's own part, and not the exchange alone.
 TEST(VerifierAccumulatesTest, AGradientSlotOfAnExchangeIsTakenUntilTheSum) {
   Plan plan = PlanTraining(StackModel(3, {512, 512}, DType::kBFloat16, 4).value(), 2,
-                           {.gradient_slots = 1, .transport = Transport::kCopyEngine})
+                           {.gradient_slots = 1, .transports = EveryUnit(Transport::kCopyEngine)})
                   .value();
   Schedule& schedule = plan.schedules[plan.first];
   int changed = 0;

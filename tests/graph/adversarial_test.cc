@@ -78,11 +78,11 @@ std::vector<Case> Cases() {
        Chain(3),
        {.microbatches_per_graph = 2,
         .reduce = Reduce::kOncePerStep,
-        .transport = Transport::kCopyEngine,
+        .transports = EveryUnit(Transport::kCopyEngine),
         .wire = DType::kFloat32}},
       {"exchange, one slot each",
        Chain(3),
-       {.weight_slots = 1, .gradient_slots = 1, .transport = Transport::kCopyEngine}},
+       {.weight_slots = 1, .gradient_slots = 1, .transports = EveryUnit(Transport::kCopyEngine)}},
       {"tied", Tied(), {}},
   };
   for (uint64_t seed : {1, 2, 3, 4, 5, 6}) {
@@ -124,11 +124,12 @@ TEST(AdversarialTest, EveryOrderThatTheWaitsAllowGivesTheSameBytes) {
 
 TEST(AdversarialTest, AFullGradientHoldsNothingOnceItIsReduced) {
   const Model model = Chain(3);
-  for (const Transport transport : {Transport::kDefault, Transport::kCopyEngine}) {
+  for (const Transport transport : {Transport::kNccl, Transport::kCopyEngine}) {
     for (const DType wire : {DType::kFloat32, DType::kBFloat16}) {
       REPRISE_ASSERT_OK_AND_ASSIGN(
           const Plan plan,
-          PlanTraining(model, kWorldSize, {.reduce = Reduce::kOncePerStep, .transport = transport, .wire = wire}));
+          PlanTraining(model, kWorldSize,
+                       {.reduce = Reduce::kOncePerStep, .transports = EveryUnit(transport), .wire = wire}));
       REPRISE_ASSERT_OK_AND_ASSIGN(const std::shared_ptr<World> world,
                                    CreateHostWorld({.size = kWorldSize, .order = ReplayOrder::kAdversarial}));
       REPRISE_ASSERT_OK_AND_ASSIGN(const ComputeTable compute, HashCompute(model));

@@ -150,7 +150,7 @@ TEST(HostReplayTest, SaysWhatIsBlockedInsteadOfHanging) {
   const BufferId gathered = b.Buffer("g0", Storage::kCommunicating, 256, 0);
   b.Start("body", 1);
   b.Command(Begin{}, Lane::kCompute);
-  b.Command(AllGather{unit, 0, Transport::kDefault, AxisId(0)}, Lane::kAllGather,
+  b.Command(AllGather{unit, 0, Transport::kNccl, AxisId(0)}, Lane::kAllGather,
             {b.Use(weights, Access::kRead, Role::kShard), b.Use(gathered, Access::kAssign, Role::kGathered)},
             {reprise::testing::Data(2)});
   b.Command(End{}, Lane::kCompute, {}, {reprise::testing::Join(1)});
@@ -168,10 +168,9 @@ TEST(HostReplayTest, SaysWhatIsBlockedInsteadOfHanging) {
                                  RecordSchedule(plan, plan.schedules[0], *recorder));
     EXPECT_THAT(
         executable->Replay(),
-        StatusIs(
-            absl::StatusCode::kFailedPrecondition,
-            AllOf(HasSubstr("lane compute stands at #2 end, which waits for #1 all_gather u0 slot 0 default"),
-                  HasSubstr("lane all_gather stands at #1 all_gather u0 slot 0 default, which waits for #2 end"))));
+        StatusIs(absl::StatusCode::kFailedPrecondition,
+                 AllOf(HasSubstr("lane compute stands at #2 end, which waits for #1 all_gather u0 slot 0 nccl"),
+                       HasSubstr("lane all_gather stands at #1 all_gather u0 slot 0 nccl, which waits for #2 end"))));
   }
 }
 

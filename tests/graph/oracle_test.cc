@@ -51,7 +51,7 @@ PlanOptions DrawPlan(Random& random, int microbatches) {
   plan.reduce = OneOf(random, {Reduce::kEveryMicrobatch, Reduce::kOncePerStep});
   // A carried tail needs a reduction in every graph.
   if (plan.reduce == Reduce::kEveryMicrobatch) plan.tail = OneOf(random, {Tail::kInGraph, Tail::kCarried});
-  plan.transport = OneOf(random, {Transport::kDefault, Transport::kCopyEngine});
+  plan.sum = OneOf(random, {Sum::kNccl, Sum::kRankOrder});
   plan.wire = OneOf(random, {DType::kFloat32, DType::kBFloat16});
   return plan;
 }
@@ -78,8 +78,8 @@ std::string Describe(const Case& c) {
                       ", adversarial ", c.order == ReplayOrder::kAdversarial, ", weight slots ", *plan.weight_slots,
                       ", gradient slots ", *plan.gradient_slots, ", per graph ", *plan.microbatches_per_graph,
                       ", residency ", plan.residency == Residency::kKeep, ", once per step ",
-                      plan.reduce == Reduce::kOncePerStep, ", carried ", plan.tail == Tail::kCarried, ", copy engine ",
-                      plan.transport == Transport::kCopyEngine, ", wire ", Name(plan.wire));
+                      plan.reduce == Reduce::kOncePerStep, ", carried ", plan.tail == Tail::kCarried, ", sum ",
+                      Name(*plan.sum), ", wire ", Name(plan.wire));
 }
 
 void ExpectTrainingEqualsTheLoop(const ChainSpec& spec, const Case& c) {

@@ -65,7 +65,7 @@ Small SmallPlan() {
   const BufferId gathered = b.Buffer("g0", Storage::kCommunicating, 256, 0);
   b.Start("body", 1);
   b.Command(Begin{}, Lane::kCompute);
-  b.Command(AllGather{unit, 0, Transport::kDefault, AxisId(0)}, Lane::kAllGather,
+  b.Command(AllGather{unit, 0, Transport::kNccl, AxisId(0)}, Lane::kAllGather,
             {b.Use(weights, Access::kRead, Role::kShard), b.Use(gathered, Access::kAssign, Role::kGathered)},
             {reprise::testing::Fork(0)});
   b.Command(Forward{call}, Lane::kCompute, {b.Use(gathered, Access::kRead, Role::kParameter)},
@@ -139,7 +139,7 @@ INSTANTIATE_TEST_SUITE_P(
     Plans, ValidatingRecorderMistakeTest,
     ::testing::Values(
         Mistake{"WaitForALaterCommand", [](Small& s) { s.schedule().commands[1].waits = {reprise::testing::Data(2)}; },
-                "command #1 (all_gather u0 slot 0 default): it waits for command #2"},
+                "command #1 (all_gather u0 slot 0 nccl): it waits for command #2"},
         Mistake{"WaitForItself", [](Small& s) { s.schedule().commands[2].waits = {reprise::testing::Data(2)}; },
                 "it waits for command #2"},
         Mistake{"WaitForNoCommand", [](Small& s) { s.schedule().commands[2].waits = {reprise::testing::Data(-1)}; },

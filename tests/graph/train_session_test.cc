@@ -98,10 +98,10 @@ std::vector<Case> Cases() {
     plan = exact;
     plan.reduce = Reduce::kOncePerStep;
     cases.push_back({.name = "OncePerStep" + suffix, .dtype = dtype, .plan = plan, .microbatches = 3});
-    plan.transport = Transport::kCopyEngine;
+    plan.transports = EveryUnit(Transport::kCopyEngine);
     cases.push_back({.name = "OncePerStepExchange" + suffix, .dtype = dtype, .plan = plan, .microbatches = 3});
     plan = exact;
-    plan.transport = Transport::kSymmetric;
+    plan.transports = EveryUnit(Transport::kSymmetric);
     plan.weight_slots = 8;
     cases.push_back({.name = "ExchangeManySlots" + suffix, .dtype = dtype, .plan = plan});
   }

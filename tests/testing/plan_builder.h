@@ -11,7 +11,8 @@
 
 namespace reprise::testing {
 
-// Two ranks on one axis; one schedule after another. Each unit has one group with one bf16 parameter of the same index.
+// Two ranks on one axis; one schedule after another; gradients are added by NCCL. Each unit has one group with one bf16
+// parameter of the same index.
 class PlanBuilder {
  public:
   PlanBuilder() {
@@ -21,6 +22,7 @@ class PlanBuilder {
     plan_.options.weight_slots = plan_.weight_slots = 1;
     plan_.options.gradient_slots = 1;
     plan_.options.microbatches_per_graph = 1;
+    plan_.options.sum = Sum::kNccl;
     tensor_ = model_.AddInput({.name = "tensor", .shape = {1}});
   }
 
@@ -32,6 +34,7 @@ class PlanBuilder {
     plan_.layout.units.push_back({{group}, {0}, num_elements * SizeOf(DType::kBFloat16)});
     plan_.layout.parameters.push_back({});
     plan_.unit_buffers.emplace_back();
+    plan_.unit_policies.push_back({.sum = Sum::kNccl});
     return unit;
   }
   CallId Call(const std::string& name) { return model_.AddCall({.name = name, .inputs = {tensor_}}); }
@@ -50,6 +53,14 @@ class PlanBuilder {
       plan_.unit_buffers[u].accumulators = {accumulators[u]};
       plan_.unit_buffers[u].norm_partials = {static_cast<int64_t>(u * sizeof(double))};
     }
+  }
+
+  // Of a unit whose parameter has a gradient.
+  Accumulate AccumulateOf(UnitId unit, int position = 0) const {
+    return {.unit = unit,
+            .position = position,
+            .sum = Sum::kNccl,
+            .segments = {{0, 0, plan_.layout.units[unit.value()].groups[0].num_elements}}};
   }
 
   // A use of the whole buffer. Every id of a tensor, parameter or group is 0 unless given.

@@ -222,10 +222,10 @@ PlanOptions RandomPlanOptions(Random& random) {
   options.residency = random.Chance(50) ? Residency::kKeep : Residency::kOff;
   options.reduce = random.Chance(30) ? Reduce::kOncePerStep : Reduce::kEveryMicrobatch;
   options.tail = options.reduce == Reduce::kEveryMicrobatch && random.Chance(50) ? Tail::kCarried : Tail::kInGraph;
-  options.transport = random.Chance(50) ? Transport::kDefault : Transport::kSymmetric;
-  if (random.Chance(30)) {
-    options.transport = Transport::kAuto;
-    options.transport_choices = {{random.Below(2000), Transport::kCopyEngine}, {3000, Transport::kSymmetric}};
+  options.transports = EveryUnit(random.Chance(50) ? Transport::kNccl : Transport::kSymmetric);
+  if (options.transports == EveryUnit(Transport::kNccl) && random.Chance(50)) options.sum = Sum::kNccl;
+  if (!options.sum.has_value() && random.Chance(30)) {
+    options.transports = {{random.Below(2000), Transport::kCopyEngine}, {3000, Transport::kSymmetric}};
   }
   options.wire = random.Chance(50) ? DType::kBFloat16 : DType::kFloat32;
   return options;

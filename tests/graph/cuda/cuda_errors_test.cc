@@ -145,7 +145,7 @@ TEST(CudaErrorsDeviceTest, ATuningFileOnOneRankAloneIsNamedOnBoth) {
 // A session's results, of a rank that comes after the other gave up: of no wait, and of each.
 class CudaLateRankTest : public ::testing::TestWithParam<Transport> {};
 
-INSTANTIATE_TEST_SUITE_P(All, CudaLateRankTest, ::testing::Values(Transport::kDefault, Transport::kCopyEngine),
+INSTANTIATE_TEST_SUITE_P(All, CudaLateRankTest, ::testing::Values(Transport::kNccl, Transport::kCopyEngine),
                          [](const auto& info) { return std::string(Name(info.param)); });
 
 TEST_P(CudaLateRankTest, ReturnsNoResultOfOneThatGaveUp) {
@@ -156,7 +156,7 @@ TEST_P(CudaLateRankTest, ReturnsNoResultOfOneThatGaveUp) {
                                ShardedParameters::Create(world, classifier.model));
   ASSERT_THAT(parameters->Initialize(Normal(/*seed=*/1, /*stddev=*/0.3f)), IsOk());
   TrainOptions train;
-  train.run.plan.transport = GetParam();
+  train.run.plan.transports = EveryUnit(GetParam());
   REPRISE_ASSERT_OK_AND_ASSIGN(const std::unique_ptr<TrainSession> session,
                                TrainSession::Create(parameters, classifier.model, classifier.compute, train));
   const auto run_microbatch = [&]() -> absl::Status {
@@ -196,7 +196,7 @@ TEST_P(CudaLateRankTest, ReturnsNoResultOfOneThatGaveUp) {
 
 struct TransportErrors {
   std::string name;
-  Transport transport = Transport::kDefault;
+  Transport transport = Transport::kNccl;
   std::string tuning_file = {};  // with which the world asks whether devices can use each other's memory
 };
 
@@ -204,9 +204,9 @@ class CudaTransportErrorsTest : public ::testing::TestWithParam<TransportErrors>
 
 INSTANTIATE_TEST_SUITE_P(All, CudaTransportErrorsTest,
                          // Last the one after which a rank is much later than the other.
-                         ::testing::Values(TransportErrors{"default", Transport::kDefault},
+                         ::testing::Values(TransportErrors{"nccl", Transport::kNccl},
                                            TransportErrors{
-                                               "default_in_a_tuned_world", Transport::kDefault,
+                                               "nccl_in_a_tuned_world", Transport::kNccl,
                                                absl::StrCat(::testing::TempDir(), "/errors-", getpid(), ".json")},
                                            TransportErrors{"copy_engine", Transport::kCopyEngine},
                                            TransportErrors{"symmetric", Transport::kSymmetric}),
@@ -219,8 +219,8 @@ TEST_P(CudaTransportErrorsTest, ARankThatNeverReplaysIsReportedAtTheDeadline) {
                                NewCudaWorld({.tuning_file = tuning_file}, absl::Seconds(5)));
   std::remove(tuning_file.c_str());
   const Classifier classifier = MakeClassifier(2, DType::kBFloat16);
-  REPRISE_ASSERT_OK_AND_ASSIGN(const Plan plan,
-                               PlanTraining(classifier.model, world->size(), {.transport = GetParam().transport}));
+  REPRISE_ASSERT_OK_AND_ASSIGN(
+      const Plan plan, PlanTraining(classifier.model, world->size(), {.transports = EveryUnit(GetParam().transport)}));
   REPRISE_ASSERT_OK_AND_ASSIGN(std::unique_ptr<PlanRunner> runner,
                                PlanRunner::Create(world, plan, classifier.compute, ClassifierParameter));
   ASSERT_THAT(runner->RunStep(1, ClassifierInput), IsOk());

@@ -70,7 +70,7 @@ absl::Status RunMicrobatches(TrainSession& session, const Classifier& classifier
 TrainOptions Options(Execution execution, Transport transport) {
   TrainOptions options;
   options.run.execution = execution;
-  options.run.plan.transport = transport;
+  options.run.plan.transports = EveryUnit(transport);
   options.run.plan.wire = DType::kFloat32;
   options.optimizer = Sgd{};
   return options;
@@ -125,12 +125,12 @@ class CudaTransportTest : public ::testing::TestWithParam<Transport> {
  protected:
   void SetUp() override {
     REPRISE_ASSERT_OK_AND_ASSIGN(const LaunchEnvironment launch, DetectLaunch());
-    if (GetParam() != Transport::kDefault && !OnOneHost(launch)) GTEST_SKIP() << "a transport of one host";
+    if (GetParam() != Transport::kNccl && !OnOneHost(launch)) GTEST_SKIP() << "a transport of one host";
   }
 };
 
 INSTANTIATE_TEST_SUITE_P(All, CudaTransportTest,
-                         ::testing::Values(Transport::kDefault, Transport::kSymmetric, Transport::kCopyEngine),
+                         ::testing::Values(Transport::kNccl, Transport::kSymmetric, Transport::kCopyEngine),
                          [](const auto& info) { return std::string(Name(info.param)); });
 
 TEST_P(CudaTransportTest, TrainsAsHostRanksDo) {
@@ -144,7 +144,7 @@ TEST_P(CudaTransportTest, TrainsAsHostRanksDo) {
   EXPECT_EQ(graph.parameters, eager.parameters);
   EXPECT_EQ(graph.losses, eager.losses);
   // Exchanges add on every transport but the default as host ranks do.
-  const int adding = GetParam() == Transport::kDefault ? world->size() : 1;
+  const int adding = GetParam() == Transport::kNccl ? world->size() : 1;
   ExpectClose(graph.losses, want.losses, kSteps, adding);
   for (size_t g = 0; g < want.gradients.size(); ++g) {
     ExpectClose(graph.gradients[g], want.gradients[g], kSteps, adding);
@@ -205,12 +205,12 @@ TEST_F(CudaTuningTest, RunsWithTheSameFileGiveTheSameBytes) {
   std::optional<Trained> first;
   for (const Execution execution : {Execution::kGraph, Execution::kGraph, Execution::kEager}) {
     REPRISE_ASSERT_OK_AND_ASSIGN(const std::shared_ptr<World> world, NewCudaWorld({.tuning_file = path_}));
-    REPRISE_ASSERT_OK_AND_ASSIGN(const Trained trained, Train(world, execution, Transport::kDefault, kSteps));
+    REPRISE_ASSERT_OK_AND_ASSIGN(const Trained trained, Train(world, execution, Transport::kNccl, kSteps));
     if (!first.has_value()) {
       first = trained;
       contents = Contents();
       REPRISE_ASSERT_OK_AND_ASSIGN(const std::shared_ptr<World> host, CreateHostWorld({.size = world->size()}));
-      REPRISE_ASSERT_OK_AND_ASSIGN(const Trained want, Train(host, execution, Transport::kDefault, kSteps));
+      REPRISE_ASSERT_OK_AND_ASSIGN(const Trained want, Train(host, execution, Transport::kNccl, kSteps));
       for (size_t p = 0; p < want.parameters.size(); ++p) {
         ExpectClose(first->parameters[p], want.parameters[p], kSteps, world->size());
       }
@@ -229,7 +229,7 @@ TEST_F(CudaTuningTest, RunsWithTheSameFileGiveTheSameBytes) {
 TEST_F(CudaTuningTest, OtherDevicesEntriesStay) {
   Write(R"({"another device": {"products": {"x": "y"}}})");
   REPRISE_ASSERT_OK_AND_ASSIGN(const std::shared_ptr<World> world, NewCudaWorld({.tuning_file = path_}));
-  ASSERT_THAT(Train(world, Execution::kGraph, Transport::kDefault, 1), IsOk());
+  ASSERT_THAT(Train(world, Execution::kGraph, Transport::kNccl, 1), IsOk());
   EXPECT_THAT(Contents(), HasSubstr("another device"));
   EXPECT_THAT(Contents(), HasSubstr("\"x\": \"y\""));
 }
@@ -257,7 +257,7 @@ TEST_F(CudaTuningTest, EntriesThatAreNoneAreRefusedByTheirPlace) {
   if (launch.size > 1) GTEST_SKIP() << "one rank's file is enough";
   {
     REPRISE_ASSERT_OK_AND_ASSIGN(const std::shared_ptr<World> world, NewCudaWorld({.tuning_file = path_}));
-    ASSERT_THAT(Train(world, Execution::kGraph, Transport::kDefault, 1), IsOk());
+    ASSERT_THAT(Train(world, Execution::kGraph, Transport::kNccl, 1), IsOk());
   }
   const nlohmann::json made = nlohmann::json::parse(Contents());
   const std::string device = made.begin().key(), key = made[device]["products"].begin().key();
@@ -292,7 +292,7 @@ TEST_F(CudaTuningTest, AFileThatCannotBeWrittenIsNamed) {
   // A rank alone, and ranks of several hosts, have no transports to keep.
   EXPECT_EQ(world.ok(), launch.size == 1 || !OnOneHost(launch));
   const absl::Status status =
-      world.ok() ? Train(*world, Execution::kGraph, Transport::kDefault, 1).status() : world.status();
+      world.ok() ? Train(*world, Execution::kGraph, Transport::kNccl, 1).status() : world.status();
   EXPECT_THAT(status,
               StatusIs(launch.rank == 0 ? absl::StatusCode::kUnavailable : absl::StatusCode::kFailedPrecondition,
                        HasSubstr("/nowhere/tuning.json cannot be written (No such file or directory)")));
@@ -344,9 +344,9 @@ TEST(CudaSessionTest, TheCallersCommunicatorIsSplitAndLeftAlone) {
   }
   {
     REPRISE_ASSERT_OK_AND_ASSIGN(const std::shared_ptr<World> world, NewCudaWorld({.parent = parent}));
-    REPRISE_ASSERT_OK_AND_ASSIGN(const Trained trained, Train(world, Execution::kGraph, Transport::kDefault, 1));
+    REPRISE_ASSERT_OK_AND_ASSIGN(const Trained trained, Train(world, Execution::kGraph, Transport::kNccl, 1));
     REPRISE_ASSERT_OK_AND_ASSIGN(const std::shared_ptr<World> own, NewCudaWorld());
-    REPRISE_ASSERT_OK_AND_ASSIGN(const Trained want, Train(own, Execution::kGraph, Transport::kDefault, 1));
+    REPRISE_ASSERT_OK_AND_ASSIGN(const Trained want, Train(own, Execution::kGraph, Transport::kNccl, 1));
     EXPECT_EQ(trained.gradients, want.gradients);
   }
   int size = 0;
@@ -362,7 +362,7 @@ TEST(CudaSessionTest, GraphsHoldNoEventsOrHostFunctions) {
   REPRISE_ASSERT_OK_AND_ASSIGN(const auto parameters, NewParameters(world, classifier));
   REPRISE_ASSERT_OK_AND_ASSIGN(const std::unique_ptr<TrainSession> session,
                                TrainSession::Create(parameters, classifier.model, classifier.compute,
-                                                    Options(Execution::kGraph, Transport::kDefault)));
+                                                    Options(Execution::kGraph, Transport::kNccl)));
   ASSERT_EQ(session->capture().graphs.size(), session->plan().schedules.size());
   for (const GraphAudit& audit : session->capture().graphs) {
     EXPECT_GT(audit.kernels, 0);

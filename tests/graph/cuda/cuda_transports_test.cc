@@ -1,4 +1,4 @@
-// What PlanOptions::transport = kAuto becomes with a tuning file.
+// What sessions without PlanOptions::transports use with a tuning file.
 #include <unistd.h>
 
 #include <cstdio>
@@ -85,7 +85,7 @@ TEST_F(CudaTransportsTest, AreMeasuredOnceAndTheSameOnEveryRank) {
       EXPECT_EQ(entry["transports"], measured);
       EXPECT_EQ(entry["milliseconds"].size(), 6u);
       for (const auto& [bytes, of_size] : entry["milliseconds"].items()) {
-        for (const char* transport : {"default", "symmetric", "copy_engine"}) EXPECT_GT(of_size[transport], 0) << bytes;
+        for (const char* transport : {"nccl", "symmetric", "copy_engine"}) EXPECT_GT(of_size[transport], 0) << bytes;
       }
     }
     EXPECT_EQ(world->memory().requested, 0);
@@ -104,32 +104,22 @@ TEST_F(CudaTransportsTest, AreMeasuredOnceAndTheSameOnEveryRank) {
 
 TEST_F(CudaTransportsTest, OfTheFileAreWhatSessionsUse) {
   ASSERT_THAT(NewWorld(), IsOk());
-  for (const char* text :
-       {"copy_engine", "symmetric", "symmetric,5000:copy_engine", "default,7000:copy_engine", "default"}) {
+  for (const char* text : {"copy_engine", "symmetric", "symmetric,5000:copy_engine", "nccl,7000:copy_engine", "nccl"}) {
     Replace(text);
     REPRISE_ASSERT_OK_AND_ASSIGN(const std::shared_ptr<World> world, NewWorld());
     REPRISE_ASSERT_OK_AND_ASSIGN(const Session by_file, RunSession(world, {}));
     EXPECT_THAT(by_file.reason, HasSubstr("kept in ")) << text;
     REPRISE_ASSERT_OK_AND_ASSIGN(const std::vector<TransportChoice> choices, TransportChoicesFromText(text));
-    REPRISE_ASSERT_OK_AND_ASSIGN(const Session asked, RunSession(world, {.transport_choices = choices}));
+    REPRISE_ASSERT_OK_AND_ASSIGN(const Session asked, RunSession(world, {.transports = choices}));
     EXPECT_EQ(by_file.options, asked.options) << text;
-    EXPECT_EQ(by_file.options.transport == Transport::kAuto, choices.size() > 1) << text;
+    EXPECT_EQ(by_file.options.transports.size(), choices.size()) << text;
     EXPECT_EQ(by_file.gradients, asked.gradients) << text;
     EXPECT_EQ(asked.reason, "") << text;
     // What is asked for goes before the file.
-    REPRISE_ASSERT_OK_AND_ASSIGN(const Session plain, RunSession(world, {.transport = Transport::kDefault}));
-    EXPECT_EQ(plain.options.transport, Transport::kDefault) << text;
+    REPRISE_ASSERT_OK_AND_ASSIGN(const Session plain, RunSession(world, {.transports = EveryUnit(Transport::kNccl)}));
+    EXPECT_EQ(plain.options.transports, EveryUnit(Transport::kNccl)) << text;
     EXPECT_EQ(plain.reason, "") << text;
-    // Each unit's gradient is that of its transport.
-    const std::vector<int64_t> bytes = {8192, 4096, 6144, 3072};
-    for (size_t u = 0; u < bytes.size(); ++u) {
-      Transport transport = Transport::kDefault;
-      for (const TransportChoice& choice : choices) {
-        if (choice.unit_bytes <= bytes[u]) transport = choice.transport;
-      }
-      REPRISE_ASSERT_OK_AND_ASSIGN(const Session uniform, RunSession(world, {.transport = transport}));
-      EXPECT_EQ(by_file.gradients[u], uniform.gradients[u]) << text << ", unit " << u;
-    }
+    EXPECT_EQ(by_file.gradients, plain.gradients) << text << ": the same bits on every transport";
   }
 }
 
@@ -150,7 +140,7 @@ TEST_F(CudaTransportsTest, OfTheFileThatAreNoneAreRefusedByTheirPlace) {
 TEST(CudaAutoTransportsTest, AreTheDefaultWithoutATuningFile) {
   REPRISE_ASSERT_OK_AND_ASSIGN(const std::shared_ptr<World> world, NewCudaWorld());
   REPRISE_ASSERT_OK_AND_ASSIGN(const Session session, RunSession(world, {}));
-  EXPECT_EQ(session.options.transport, Transport::kDefault);
+  EXPECT_EQ(session.options.transports, EveryUnit(Transport::kNccl));
   EXPECT_EQ(session.reason, "no CudaWorldOptions::tuning_file");
 }
 

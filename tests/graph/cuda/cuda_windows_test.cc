@@ -37,7 +37,7 @@ class CudaWindowsTest : public ::testing::TestWithParam<Transport> {
     REPRISE_ASSIGN_OR_RETURN(sharded.parameters, ShardedParameters::Create(world_, classifier.model));
     REPRISE_RETURN_IF_ERROR(sharded.parameters->Initialize(Normal(/*seed=*/1, /*stddev=*/0.3f)));
     TrainOptions options;
-    options.run.plan.transport = GetParam();
+    options.run.plan.transports = EveryUnit(GetParam());
     REPRISE_ASSIGN_OR_RETURN(sharded.session,
                              TrainSession::Create(sharded.parameters, classifier.model, classifier.compute, options));
     return sharded;

@@ -41,8 +41,9 @@ TEST(GraphAuditTest, ConcurrentCommandsStayConcurrentOnWindows) {
   const Classifier classifier = MakeClassifier(5, DType::kBFloat16);
   for (const Transport transport : {Transport::kSymmetric, Transport::kCopyEngine}) {
     for (const PlanOptions& options :
-         {PlanOptions{.transport = transport}, PlanOptions{.microbatches_per_graph = 3, .transport = transport},
-          PlanOptions{.reduce = Reduce::kOncePerStep, .transport = transport, .wire = DType::kFloat32}}) {
+         {PlanOptions{.transports = EveryUnit(transport)},
+          PlanOptions{.microbatches_per_graph = 3, .transports = EveryUnit(transport)},
+          PlanOptions{.reduce = Reduce::kOncePerStep, .transports = EveryUnit(transport), .wire = DType::kFloat32}}) {
       REPRISE_ASSERT_OK_AND_ASSIGN(const Plan plan, PlanTraining(classifier.model, world->size(), options));
       REPRISE_ASSERT_OK_AND_ASSIGN(const auto runner,
                                    PlanRunner::Create(world, plan, classifier.compute, ClassifierParameter));

@@ -35,11 +35,11 @@ class CudaNoWindowsTest : public ::testing::Test {
   }
 };
 
-TEST_F(CudaNoWindowsTest, AutoIsTheDefaultAndSaysWhy) {
+TEST_F(CudaNoWindowsTest, AutoIsNcclAndSaysWhy) {
   const std::string path = absl::StrCat(::testing::TempDir(), "/no-windows-", getpid(), ".json");
   REPRISE_ASSERT_OK_AND_ASSIGN(const std::shared_ptr<World> world, NewCudaWorld({.tuning_file = path}));
   REPRISE_ASSERT_OK_AND_ASSIGN(const std::unique_ptr<TrainSession> session, NewSession(world, {}));
-  EXPECT_EQ(session->plan().options.transport, Transport::kDefault);
+  EXPECT_EQ(session->plan().options.transports, EveryUnit(Transport::kNccl));
   EXPECT_THAT(session->capture().transport_reason, AllOf(HasSubstr("no other can be used: "), HasSubstr(kWhy)));
   // The session's products are kept there, but no transports.
   std::ifstream file(path);
@@ -52,10 +52,10 @@ TEST_F(CudaNoWindowsTest, AutoIsTheDefaultAndSaysWhy) {
 TEST_F(CudaNoWindowsTest, OthersAreRefusedByEveryRankAndTheWorldGoesOn) {
   REPRISE_ASSERT_OK_AND_ASSIGN(const std::shared_ptr<World> world, NewCudaWorld());
   for (const Transport transport : {Transport::kSymmetric, Transport::kCopyEngine}) {
-    EXPECT_THAT(NewSession(world, {.transport = transport}),
+    EXPECT_THAT(NewSession(world, {.transports = EveryUnit(transport)}),
                 StatusIs(absl::StatusCode::kUnavailable,
                          AllOf(HasSubstr(absl::StrCat("the transport ", std::string(Name(transport)), " cannot")),
-                               HasSubstr(kWhy), HasSubstr("plan with Transport::kDefault or kAuto"))));
+                               HasSubstr(kWhy), HasSubstr("plan with transport nccl or auto"))));
   }
   EXPECT_THAT(NewSession(world, {}), IsOk());
 }

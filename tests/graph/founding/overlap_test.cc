@@ -130,8 +130,8 @@ TEST_F(OverlapTest, NoGatherOverlapsWithoutPrefetch) {
 }
 
 TEST_F(OverlapTest, CopyEnginesGatherWithoutKernels) {
-  REPRISE_ASSERT_OK_AND_ASSIGN(const Plan plan,
-                               MakePlan({.residency = Residency::kOff, .transport = Transport::kCopyEngine}));
+  REPRISE_ASSERT_OK_AND_ASSIGN(
+      const Plan plan, MakePlan({.residency = Residency::kOff, .transports = EveryUnit(Transport::kCopyEngine)}));
   REPRISE_ASSERT_OK_AND_ASSIGN(const Timeline timeline, Profile(plan, Execution::kGraph));
   int collectives = 0;
   for (const CommandSpan& span : timeline.spans) {

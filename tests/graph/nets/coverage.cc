@@ -82,10 +82,15 @@ void CountSetting(const NetSetting& setting, Coverage& coverage) {
   coverage[absl::StrCat("world size ", setting.world.size)] += 1;
   constexpr const char* kOrders[] = {"issue", "adversarial", "threads"};
   coverage[absl::StrCat("order ", kOrders[static_cast<int>(setting.world.order)])] += 1;
-  coverage[absl::StrCat("transport ", Name(plan.transport))] += 1;
+  for (const TransportChoice& choice : plan.transports) {
+    coverage[absl::StrCat("gather ", Name(choice.transports.gather))] += 1;
+    coverage[absl::StrCat("exchange ", Name(choice.transports.exchange))] += 1;
+  }
+  coverage[absl::StrCat("sum ", Name(plan.sum.value_or(Sum::kRankOrder)))] += 1;
   coverage[absl::StrCat("wire ", std::string(reprise::Name(plan.wire)))] += 1;
   coverage[absl::StrCat("masters ", std::string(reprise::Name(setting.master)))] += 1;
-  count("transport choices", !plan.transport_choices.empty());
+  count("several transports", plan.transports.size() > 1);
+  count("transports of the world", plan.transports.empty());
   coverage[absl::StrCat("microbatches per graph ", *plan.microbatches_per_graph)] += 1;
   count("one weight slot", plan.weight_slots == 1);
   count("one gradient slot", plan.gradient_slots == 1);

@@ -96,17 +96,31 @@ void DrawSteps(const Net& net, Random& random, NetSetting& setting) {
   }
 }
 
+void DrawTransports(Random& random, PlanOptions& plan) {
+  const auto draw = [&] {
+    UnitTransports transports(kTransports[random.Below(kTransports.size())].transport,
+                              kTransports[random.Below(kTransports.size())].transport);
+    if (plan.sum == Sum::kNccl) transports.exchange = Transport::kNccl;
+    return transports;
+  };
+  plan.transports.clear();
+  if (random.Chance(10)) return;
+  if (random.Chance(70)) {
+    plan.transports = EveryUnit(draw());
+    return;
+  }
+  const int64_t bytes = random.Below(600);
+  plan.transports = {{bytes, draw()}, {bytes + 600, draw()}};
+}
+
 std::string PlanToString(const PlanOptions& plan) {
   const auto number = [](std::optional<int> n) { return n.has_value() ? absl::StrCat(*n) : std::string("-"); };
-  std::string text =
-      absl::StrCat("weight slots ", number(plan.weight_slots), ", gradient slots ", number(plan.gradient_slots),
-                   ", prefetch ", number(plan.prefetch_depth), ", per graph ", number(plan.microbatches_per_graph),
-                   plan.residency == Residency::kKeep ? ", residency" : "",
-                   plan.reduce == Reduce::kOncePerStep ? ", once per step" : "",
-                   plan.tail == Tail::kCarried ? ", carried" : "", ", ", std::string(reprise::Name(plan.transport)));
-  for (const TransportChoice& choice : plan.transport_choices) {
-    absl::StrAppend(&text, " from ", choice.unit_bytes, " ", std::string(reprise::Name(choice.transport)));
-  }
+  std::string text = absl::StrCat(
+      "weight slots ", number(plan.weight_slots), ", gradient slots ", number(plan.gradient_slots), ", prefetch ",
+      number(plan.prefetch_depth), ", per graph ", number(plan.microbatches_per_graph),
+      plan.residency == Residency::kKeep ? ", residency" : "",
+      plan.reduce == Reduce::kOncePerStep ? ", once per step" : "", plan.tail == Tail::kCarried ? ", carried" : "",
+      ", ", ToText(plan.transports), ", sum ", std::string(reprise::Name(plan.sum.value_or(Sum::kRankOrder))));
   return absl::StrCat(text, ", wire ", std::string(reprise::Name(plan.wire)));
 }
 
@@ -119,12 +133,8 @@ NetSetting RandomNetSetting(const Net& net, Random& random) {
   TrainOptions& train = setting.train;
   PlanOptions& plan = train.run.plan;
   plan.reduce = random.Chance(30) ? Reduce::kOncePerStep : Reduce::kEveryMicrobatch;
-  plan.transport =
-      OneOf(random, {Transport::kDefault, Transport::kSymmetric, Transport::kCopyEngine, Transport::kAuto});
-  if (plan.transport == Transport::kAuto && random.Chance(70)) {
-    const int64_t bytes = random.Below(600);
-    plan.transport_choices = {{bytes, Transport::kCopyEngine}, {bytes + 600, Transport::kSymmetric}};
-  }
+  if (random.Chance(25)) plan.sum = Sum::kNccl;
+  DrawTransports(random, plan);
   plan.wire = OneOf(random, {DType::kFloat32, DType::kBFloat16});
   train.optimizer = DrawOptimizer(random);
   if (random.Chance(35)) train.clip_norm = OneOf(random, {0.01f, 0.5f, 4.0f});
@@ -137,9 +147,7 @@ NetSetting RandomNetSetting(const Net& net, Random& random) {
 NetSetting WithTheSameBits(const Net& net, const NetSetting& setting, Random& random) {
   NetSetting other = setting;
   PlanOptions& plan = other.train.run.plan;
-  if (plan.transport == Transport::kSymmetric || plan.transport == Transport::kCopyEngine) {
-    plan.transport = OneOf(random, {Transport::kSymmetric, Transport::kCopyEngine});
-  }
+  DrawTransports(random, plan);
   DrawMechanics(net, random, other);
   return other;
 }

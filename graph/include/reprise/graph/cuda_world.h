@@ -29,9 +29,9 @@ struct CudaWorldOptions {
   // (JSON, by GPU, driver and version of cuBLASLt; made if absent): what it has is not measured again, so that runs
   // with the same file give the same results bit for bit. Empty: cuBLASLt's first choice, the same in every run.
   //
-  // The file also keeps what PlanOptions::transport = kAuto stands for, by GPU, driver, version of NCCL and number of
-  // ranks. Where it lacks that, small models are measured on each transport when the world is made, on communicators of
-  // their own: about 8 s, and up to half of the free memory meanwhile.
+  // The file also keeps what PlanOptions::transports are where they are unset, by GPU, driver, version of NCCL and
+  // number of ranks. Where it lacks that, small models are measured on each transport when the world is made, on
+  // communicators of their own: about 8 s, and up to half of the free memory meanwhile.
   std::string tuning_file = {};
   // Several ranks may use one device, on all ranks or none: for tests of several ranks where there is one GPU, never
   // for speed, because their processes take turns on it. NCCL takes such ranks of one host from 2.30 on, if
@@ -61,8 +61,8 @@ struct CudaWorldOptions {
 // Execution::kEager.
 //
 // The transports kSymmetric and kCopyEngine need NCCL 2.28.7 or later and all ranks on one host; recording is otherwise
-// Unavailable on every rank, and kAuto stands for kDefault. While a collective of kSymmetric, or one of
-// kDefault beside others, waits for a rank that is gone nothing makes it leave the device: what it uses is not given
+// Unavailable on every rank, and where none is named it is kNccl. While a collective of kSymmetric, or one of
+// kNccl beside others, waits for a rank that is gone nothing makes it leave the device: what it uses is not given
 // back before the process ends.
 absl::StatusOr<std::shared_ptr<World>> CreateCudaWorld(const LaunchEnvironment& launch,
                                                        const CudaWorldOptions& options = {});

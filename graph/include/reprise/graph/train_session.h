@@ -95,7 +95,7 @@ struct CaptureReport {
   double seconds = 0;                                 // warm-up and recording
   std::vector<GraphAudit> graphs = {};                // by Plan::schedules
   MemoryUse memory = {};                              // of the world, after recording
-  std::string transport_reason = {};                  // why kAuto became the plan's transports; empty if not asked for
+  std::string transport_reason = {};                  // why the plan has its transports; empty if they were given
 };
 
 class TrainSession {

@@ -64,8 +64,8 @@ struct MemoryUse {
 struct AutoTransports {
   std::vector<TransportChoice> choices = {};  // PlanOptions::transports
   std::string reason = {};                    // why these, for people
-  // PlanOptions::sum. Between hosts kNccl: exchanges of all parts would load each network card with a ring's bytes times
-  // the ranks of its host.
+  // PlanOptions::sum. Between hosts kNccl: exchanges of all parts would load each network card with a ring's bytes
+  // times the ranks of its host.
   Sum sum = Sum::kRankOrder;
 };
 
@@ -134,7 +134,7 @@ class World {
   virtual void TellFailure(const absl::Status&) {}
 
   // Recorder for schedules of `bindings->plan`, which Verify must accept. (c) unless all units of the plan use
-  // kDefault, for which nothing is made ready. Unavailable if the world has no such execution or transport,
+  // kNccl, for which nothing is made ready. Unavailable if the world has no such execution or transport,
   // InvalidArgument for bindings that are not of its ranks or lack addresses.
   virtual absl::StatusOr<std::unique_ptr<Recorder>> NewRecorder(Execution execution,
                                                                 std::shared_ptr<const Bindings> bindings) = 0;
