@@ -55,7 +55,7 @@ TEST_F(CudaNoWindowsTest, OthersAreRefusedByEveryRankAndTheWorldGoesOn) {
     EXPECT_THAT(NewSession(world, {.transport = transport}),
                 StatusIs(absl::StatusCode::kUnavailable,
                          AllOf(HasSubstr(absl::StrCat("the transport ", std::string(Name(transport)), " cannot")),
-                               HasSubstr(kWhy), HasSubstr("plan with Transport::kDefault or kAuto"))));
+                               HasSubstr(kWhy), HasSubstr("plan with transport nccl or auto"))));
   }
   EXPECT_THAT(NewSession(world, {}), IsOk());
 }
