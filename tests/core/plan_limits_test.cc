@@ -73,6 +73,8 @@ TEST(PlanLimitsTest, RefusesOptionsThatDoNotExist) {
               refused("reduce is 9, which does not exist; use one of each, last"));
   EXPECT_THAT(PlanTraining(Stack(1), 2, {.tail = Tail(9)}),
               refused("tail is 9, which does not exist; use one of graph, carried"));
+  EXPECT_THAT(PlanTraining(Stack(1), 2, {.sum = Sum(9)}),
+              refused("sum is 9, which does not exist; use one of rank_order, nccl"));
   EXPECT_THAT(PlanTraining(Stack(1), 2, {.transport = Transport(9)}), refused("transport is 9, which does not exist;"));
   EXPECT_THAT(PlanTraining(Stack(1), 2, {.reduce = Reduce::kOncePerStep, .tail = Tail::kCarried}),
               refused("tail carried needs a reduction in every graph, and reduce last has none; choose one of them"));
