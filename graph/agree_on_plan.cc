@@ -170,9 +170,9 @@ std::string Text(float value) {
 std::string Text(Execution execution) {
   switch (execution) {
     case Execution::kGraph:
-      return "kGraph";
+      return "graph";
     case Execution::kEager:
-      return "kEager";
+      return "eager";
   }
   return "?";
 }

@@ -49,7 +49,7 @@ absl::Status CheckExecution(Execution execution) {
       return absl::OkStatus();
   }
   return absl::InvalidArgumentError(
-      absl::StrCat("execution is ", static_cast<int>(execution), ", which is no Execution; use kGraph or kEager"));
+      absl::StrCat("execution is ", static_cast<int>(execution), ", which does not exist; use graph or eager"));
 }
 
 absl::Status RecordingProtocol::Keep(absl::Status status) {

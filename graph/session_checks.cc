@@ -176,7 +176,11 @@ float GradientDivisor(const StepValues& values, int world_size) {
 }
 
 absl::Status CheckStepValues(const StepValues& values, const Plan& plan, float loss_scale) {
-  REPRISE_RETURN_IF_ERROR(CheckRange("BeginStep: learning_rate", values.learning_rate, values.learning_rate >= 0,
+  if (!values.learning_rate.has_value()) {
+    return absl::InvalidArgumentError(
+        "BeginStep: learning_rate is not set; set it in StepValues, to 0 for a step that changes no parameter");
+  }
+  REPRISE_RETURN_IF_ERROR(CheckRange("BeginStep: learning_rate", *values.learning_rate, *values.learning_rate >= 0,
                                      "finite and not negative"));
   const int per_graph = plan.options.microbatches_per_graph.value_or(1);
   if (values.microbatches < 1 || values.microbatches % per_graph != 0) {

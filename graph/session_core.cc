@@ -71,7 +71,7 @@ absl::StatusOr<std::unique_ptr<SessionCore>> SessionCore::Create(CoreInputs inpu
   if (core->inputs_.run.check_writes) REPRISE_RETURN_IF_ERROR(agree("checking the recording", core->CheckRecordings()));
   core->id_ = core->world().num_exchanges();
   for (const Schedule& schedule : core->plan().schedules) {
-    core->launch_names_.push_back(PhaseOf(schedule.name, core->inputs_.name));
+    core->launch_names_.push_back(absl::StrCat(PhaseOf(schedule.name, core->inputs_.name), " of session ", core->id_));
   }
   core->capture_.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return core;
@@ -316,7 +316,8 @@ absl::Status SessionCore::CheckReader(absl::string_view what) const {
   return absl::FailedPreconditionError(
       absl::StrCat(what,
                    ": another thread has replayed since this one did, so that its results are gone; read them "
-                   "before another thread's turn, or replay again"));
+                   "before another thread's turn, or call ",
+                   ReplayingCall(), " again"));
 }
 
 absl::Status SessionCore::Launch(int schedule) {

@@ -72,6 +72,8 @@ class SessionCore {
   int64_t id() const { return id_; }
   // Whether nothing else replayed in the arena after this core did.
   bool LaunchedLast() const { return last_replay_ == arena_->replays; }
+  // The call by which the user has it replay, for messages.
+  absl::string_view ReplayingCall() const { return plan().step >= 0 ? "RunMicrobatch" : "Replay"; }
   // Microbatches launched so far.
   int64_t launched() const { return launched_; }
 

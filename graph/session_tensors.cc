@@ -125,8 +125,10 @@ absl::StatusOr<int64_t> SessionCore::CheckRead(absl::string_view what, int rank,
                                                      " is not kept; name it by ModelBuilder::KeepGradient to read it"));
   }
   if (launched_ == 0 && tensor.kind != TensorKind::kState) {
+    const int per_graph = plan().options.microbatches_per_graph.value_or(1);
     return absl::FailedPreconditionError(
-        absl::StrCat(what, ": tensor ", Quoted(tensor.spec.name), " has no value before the first replay"));
+        absl::StrCat(what, ": tensor ", Quoted(tensor.spec.name), " has no value yet; call ", ReplayingCall(),
+                     per_graph > 1 ? absl::StrCat(" for the ", per_graph, " microbatches of a graph") : "", " first"));
   }
   return NumElements(tensor.spec.shape);
 }

@@ -108,6 +108,8 @@ absl::Status ShardedParameters::Initialize(const Initializer& initializer) {
   absl::StatusOr<uint64_t> probe = 0;
   if (initializer == nullptr) {
     probe = absl::InvalidArgumentError("Initialize: no initializer; pass Normal, Constant or a function");
+  } else if (const absl::Status in_step = CheckNoStep("Initialize"); !in_step.ok()) {
+    probe = in_step;
   } else if (!world_->is_all_local()) {
     probe = HashOfFirst(model_, initializer);
   }
@@ -158,6 +160,7 @@ absl::StatusOr<ParameterId> ShardedParameters::CheckWrite(absl::string_view name
   if (num_elements > 0 && whole.data() == nullptr) {
     return absl::InvalidArgumentError(absl::StrCat("Write of parameter ", Quoted(name), ": null instead of values"));
   }
+  REPRISE_RETURN_IF_ERROR(CheckNoStep(absl::StrCat("Write of parameter ", Quoted(name))));
   return id;
 }
 
@@ -194,6 +197,23 @@ absl::Status ShardedParameters::Fill(ParameterId parameter,
 void ShardedParameters::MarkChanged() {
   ++version_;
   is_set_.assign(is_set_.size(), true);
+}
+
+void ShardedParameters::WatchStep(const std::shared_ptr<const int64_t>& open_step) {
+  open_steps_.erase(std::remove_if(open_steps_.begin(), open_steps_.end(), [](const auto& s) { return s.expired(); }),
+                    open_steps_.end());
+  open_steps_.push_back(open_step);
+}
+
+absl::Status ShardedParameters::CheckNoStep(absl::string_view what) const {
+  for (const std::weak_ptr<const int64_t>& watched : open_steps_) {
+    const std::shared_ptr<const int64_t> open_step = watched.lock();
+    if (open_step == nullptr || *open_step < 0) continue;
+    return absl::FailedPreconditionError(absl::StrCat(what, ": step ", *open_step,
+                                                      " of a session on these parameters is open; call its EndStep or "
+                                                      "DiscardGradients first"));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status ShardedParameters::CheckSet(absl::string_view what, ParameterId parameter) const {

@@ -74,6 +74,7 @@ absl::StatusOr<std::unique_ptr<TrainSession>> TrainSession::Create(std::shared_p
   const absl::StatusOr<std::shared_ptr<internal::Arena>> arena =
       internal::AllocateArena(world, inputs->plan->memory.num_bytes);
   REPRISE_ASSIGN_OR_RETURN(state->core, SessionCore::Create(*std::move(inputs), arena));
+  state->core->parameters().WatchStep(std::shared_ptr<const int64_t>(*arena, &(*arena)->open_step));
   return std::unique_ptr<TrainSession>(new TrainSession(std::move(state)));
 }
 
@@ -124,7 +125,7 @@ std::vector<AgreedValue> TrainSession::State::AgreedValues(const StepValues& beg
   return {
       AgreedValue::Integer("session", core->id()).DecidingLaunches(),
       AgreedValue::Integer("step", steps),
-      AgreedValue::Real("learning_rate", begun.learning_rate),
+      AgreedValue::Real("learning_rate", begun.learning_rate.value_or(0)),
       AgreedValue::Integer("microbatches", begun.microbatches).DecidingLaunches(),
       AgreedValue::Real("gradient_divisor", begun.gradient_divisor),
       AgreedValue::Real("loss_scale", loss_scale),
@@ -177,7 +178,7 @@ absl::Status TrainSession::BeginStep(const StepValues& values) {
   state_->ticket = *ticket;
   const int64_t microbatches = core.launched();
   const ControlBlock control = {
-      .learning_rate = values.learning_rate,
+      .learning_rate = *values.learning_rate,
       .loss_scale = state_->loss_scale,
       .gradient_divisor = internal::GradientDivisor(values, core.plan().world_size()),
       .microbatches = values.microbatches,
@@ -225,7 +226,10 @@ absl::Status TrainSession::RunMicrobatch() {
   core.NextInputs();
   const int per_graph = core.plan().options.microbatches_per_graph.value_or(1);
   if (++state_->run % per_graph != 0) return absl::OkStatus();
-  state_->replayed_microbatch = state_->run - per_graph;
+  ControlBlock& replayed = state_->replayed.emplace(state_->control);
+  replayed.next_microbatch = state_->run - per_graph;
+  replayed.next_input = core.launched();
+  replayed.next_random_offset = static_cast<uint64_t>(core.launched());
   return core.Launch(state_->run == per_graph ? core.plan().first : core.plan().body);
 }
 
@@ -296,24 +300,24 @@ std::vector<StepMetrics> TrainSession::PollMetrics() {
 absl::StatusOr<std::string> TrainSession::FindNonFinite() {
   REPRISE_ENTER(state_->core->world(), "FindNonFinite");
   REPRISE_RETURN_IF_ERROR(state_->RequireNoStep("FindNonFinite"));
-  if (state_->replayed_microbatch < 0) {
+  if (!state_->replayed.has_value()) {
     return absl::FailedPreconditionError("FindNonFinite: no microbatch has run; call it after a step");
   }
   SessionCore& core = *state_->core;
   const int64_t per_graph = core.plan().options.microbatches_per_graph.value_or(1);
-  // The counters that the graph started from.
-  ControlBlock control = state_->control;
-  control.next_microbatch = state_->replayed_microbatch;
-  control.next_input = core.launched() - per_graph;
-  control.next_random_offset = static_cast<uint64_t>(core.launched() - per_graph);
+  const ControlBlock& control = *state_->replayed;
   REPRISE_ASSIGN_OR_RETURN(const std::string found, core.FindFirstNonFinite(control));
-  const std::string graph =
-      absl::StrCat("step ", control.step, ", microbatch ", state_->replayed_microbatch,
-                   per_graph > 1 ? absl::StrCat(" to ", state_->replayed_microbatch + per_graph - 1) : "", ": ");
+  const int64_t first = control.next_microbatch;
+  const std::string graph = absl::StrCat("step ", control.step, ", microbatch ", first,
+                                         per_graph > 1 ? absl::StrCat(" to ", first + per_graph - 1) : "", ": ");
   if (!found.empty()) return absl::StrCat(graph, found);
-  return absl::StrCat(graph,
-                      "every value is finite with the parameters as they are now; if the step was skipped, an earlier "
-                      "microbatch of it, the sum over its microbatches, or the norm of the divided gradient was not");
+  constexpr absl::string_view kSums = "the sum over its microbatches, or the norm of the divided gradient was not";
+  return absl::StrCat(
+      graph, "every value is finite with the parameters as they are now; if the step was skipped, ",
+      first == 0 ? absl::StrCat(kSums, "; lower the loss or loss_scale")
+                 : absl::StrCat("an earlier microbatch of it, ", kSums,
+                                "; to look at an earlier one, begin a step again, run its microbatches up to that one, "
+                                "and call DiscardGradients, then FindNonFinite"));
 }
 
 absl::Status TrainSession::Synchronize() {

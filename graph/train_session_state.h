@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -43,8 +44,8 @@ struct TrainSession::State {
   int64_t polled = 0;   // steps whose metrics were returned or lost
   int64_t checked = 0;  // by CheckPublished, or lost
 
-  ControlBlock control;              // as the last BeginStep wrote it
-  int64_t replayed_microbatch = -1;  // first one, within its step, of the last graph of microbatches; -1: none
+  ControlBlock control;                  // as the last BeginStep wrote it
+  std::optional<ControlBlock> replayed;  // what the last graph of microbatches started from
 
   std::thread::id thread;  // that began the step
   StepValues values;

@@ -5,7 +5,6 @@
 #include "absl/strings/str_cat.h"
 
 namespace reprise::internal {
-namespace {
 
 absl::string_view Word(Residency residency) {
   switch (residency) {
@@ -34,6 +33,9 @@ absl::string_view Word(Tail tail) {
   }
   return "?";
 }
+
+namespace {
+
 absl::string_view Word(AccumulateMode mode) {
   switch (mode) {
     case AccumulateMode::kByMicrobatch:

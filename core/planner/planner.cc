@@ -1,12 +1,13 @@
 #include "reprise/core/planner.h"
 
 #include <algorithm>
-#include <initializer_list>
 #include <set>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "core/plan/plan_fields.h"
 #include "core/planner/graph_planner.h"
 #include "core/planner/memory/memory_planner.h"
 #include "core/planner/model_uses.h"
@@ -39,12 +40,14 @@ absl::Status CheckAtLeast(const char* option, std::optional<int> value, int leas
       absl::StrCat(option, " is ", *value, " but must be at least ", least, "; leave it unset for the default"));
 }
 
-// `values` are the enumerators, in order.
+// `last` is the last enumerator, `word` names one.
 template <class Enum>
-absl::Status CheckKnown(const char* option, Enum value, std::initializer_list<const char*> values) {
-  if (static_cast<size_t>(value) < values.size()) return absl::OkStatus();
+absl::Status CheckKnown(const char* option, Enum value, Enum last, absl::string_view (*word)(Enum)) {
+  if (value <= last) return absl::OkStatus();
+  std::vector<absl::string_view> words;
+  for (int known = 0; known <= static_cast<int>(last); ++known) words.push_back(word(static_cast<Enum>(known)));
   return absl::InvalidArgumentError(absl::StrCat(option, " is ", static_cast<int>(value),
-                                                 ", which does not exist; use one of ", absl::StrJoin(values, ", ")));
+                                                 ", which does not exist; use one of ", absl::StrJoin(words, ", ")));
 }
 
 absl::Status CheckOptions(const PlanOptions& options) {
@@ -56,10 +59,10 @@ absl::Status CheckOptions(const PlanOptions& options) {
     return absl::InvalidArgumentError(
         absl::StrCat("optimizer_states is ", options.optimizer_states, "; give 0 to ", kMaxOptimizerStates));
   }
-  REPRISE_RETURN_IF_ERROR(CheckKnown("residency", options.residency, {"kKeep", "kOff"}));
-  REPRISE_RETURN_IF_ERROR(CheckKnown("reduce", options.reduce, {"kEveryMicrobatch", "kOncePerStep"}));
-  REPRISE_RETURN_IF_ERROR(CheckKnown("tail", options.tail, {"kInGraph", "kCarried"}));
-  REPRISE_RETURN_IF_ERROR(CheckKnown("sum", options.sum.value_or(Sum::kRankOrder), {"kRankOrder", "kNccl"}));
+  REPRISE_RETURN_IF_ERROR(CheckKnown("residency", options.residency, Residency::kOff, internal::Word));
+  REPRISE_RETURN_IF_ERROR(CheckKnown("reduce", options.reduce, Reduce::kOncePerStep, internal::Word));
+  REPRISE_RETURN_IF_ERROR(CheckKnown("tail", options.tail, Tail::kCarried, internal::Word));
+  REPRISE_RETURN_IF_ERROR(CheckKnown("sum", options.sum.value_or(Sum::kRankOrder), Sum::kNccl, Name));
   REPRISE_RETURN_IF_ERROR(internal::CheckTransportChoices(options.transports, options.sum.value_or(Sum::kRankOrder)));
   for (const auto& [name, dtype] : {std::pair{"wire", options.wire}, std::pair{"master", options.master}}) {
     if (IsFloatingPoint(dtype)) continue;
@@ -71,8 +74,9 @@ absl::Status CheckOptions(const PlanOptions& options) {
         absl::StrCat("accumulate dtype is ", std::string(Name(options.accumulate)), " but only f32 is supported"));
   }
   if (options.tail == Tail::kCarried && options.reduce == Reduce::kOncePerStep) {
-    return absl::InvalidArgumentError(
-        "tail = kCarried needs a reduction in every graph, and reduce = kOncePerStep has none; choose one of them");
+    return absl::InvalidArgumentError(absl::StrCat("tail ", internal::Word(options.tail),
+                                                   " needs a reduction in every graph, and reduce ",
+                                                   internal::Word(options.reduce), " has none; choose one of them"));
   }
   return absl::OkStatus();
 }

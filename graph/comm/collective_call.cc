@@ -38,6 +38,11 @@ absl::string_view NameOf(const CallPart& part) { return absl::string_view(part.w
 
 std::string TextOf(const CallPart& part) { return absl::StrReplaceAll(part.what, {{"\n", " "}}); }
 
+// Whether ranks launched as many, and the same one last, but not the same before.
+bool DifferEarlier(const Launches& a, const Launches& b) {
+  return a.count == b.count && a.last == b.last && a.hash != b.hash;
+}
+
 // Of an announcement.
 struct Announced {
   absl::Status status;
@@ -128,13 +133,15 @@ absl::Status CheckSameCall(absl::Span<const CallPart> by_rank) {
   for (const CallPart& part : by_rank) {
     std::string& call = calls.emplace_back(TextOf(part));
     if (same_launches) continue;
-    absl::StrAppend(&call, " after ", part.launches.count, part.launches.count == 1 ? " launch" : " launches");
-    if (part.launches.count > 0) absl::StrAppend(&call, ", the last one ", part.launches.last, ",");
+    const Launches& launches = part.launches;
+    absl::StrAppend(&call, " after ", launches.count, launches.count == 1 ? " launch" : " launches");
+    if (launches.count > 0) absl::StrAppend(&call, ", the last one ", launches.last, ",");
+    const bool looks_the_same = std::any_of(
+        by_rank.begin(), by_rank.end(), [&](const CallPart& other) { return DifferEarlier(launches, other.launches); });
+    if (looks_the_same) absl::StrAppendFormat(&call, " an earlier one differing (hash %016x),", launches.hash);
   }
-  std::string difference = Difference("ranks disagree:", calls);
-  if (difference.empty()) difference = absl::StrCat("ranks disagree before ", TextOf(by_rank[0]));
   return absl::FailedPreconditionError(absl::StrCat(
-      difference, "; make the same collective calls in the same order on every rank",
+      Difference("ranks disagree:", calls), "; make the same collective calls in the same order on every rank",
       same_launches ? ""
                     : ". What some ranks launched alone has no counterpart, so that this world can launch no more"));
 }

@@ -107,7 +107,9 @@ absl::StatusOr<Channel> FindRank0(const LaunchEnvironment& launch, absl::Duratio
       absl::StrCat("rank ", launch.rank, " of ", launch.size, " did not find rank 0 ", PlacesText(launch), " within ",
                    absl::FormatDuration(deadline), " (", search.empty() ? no_places : search.Found(),
                    "); check that rank 0 runs there with the same job and that the ports are open, or set REPRISE_HOST "
-                   "and REPRISE_PORT on all ranks"));
+                   "and REPRISE_PORT on all ranks; if rank 0 met all ranks before this process came, two processes are "
+                   "rank ",
+                   launch.rank, ": start every rank once"));
 }
 
 }  // namespace reprise::internal

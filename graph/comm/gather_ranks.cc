@@ -311,7 +311,8 @@ absl::StatusOr<std::vector<Channel>> GatherRanks(const LaunchEnvironment& launch
         RankList(reception.Missing()), " of ", launch.size, " did not connect to rank 0 at port ", place.port,
         " within ", absl::FormatDuration(deadline),
         left.empty() ? "" : absl::StrCat(" (", RankList(left), " came and left)"),
-        "; check that every rank was started with the same job and can reach that port, or allow more time"));
+        "; check that every rank was started with the same job and can reach that port, or allow more time; if the "
+        "others met another rank 0 before this process came, start every rank once"));
   }
   if (verdict.ok()) verdict = reception.Begin();
   if (verdict.ok()) return reception.TakeRanks();

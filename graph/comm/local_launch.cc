@@ -421,7 +421,7 @@ absl::StatusOr<LocalRun> RunLocalRanks(const LocalLaunchOptions& options) {
   constexpr int kMaxRanks = 1024;
   if (options.ranks < 1 || options.ranks > kMaxRanks) {
     return absl::InvalidArgumentError(
-        absl::StrCat("LocalLaunchOptions::ranks is ", options.ranks, " but must be between 1 and ", kMaxRanks));
+        absl::StrCat("the number of ranks to start is ", options.ranks, " but must be between 1 and ", kMaxRanks));
   }
   if (!options.log_directory.empty() && mkdir(options.log_directory.c_str(), 0777) != 0 && errno != EEXIST) {
     return absl::UnavailableError(internal::ErrnoText(absl::StrCat("making ", options.log_directory), errno));

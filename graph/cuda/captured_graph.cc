@@ -209,7 +209,7 @@ absl::StatusOr<GraphAudit> CapturedGraph::Audit(cudaGraph_t graph, const Schedul
                                           " pairs of nodes run in any order that the schedule orders, first of "
                                           "command #",
                                           difference.lost_second.value(), " after #", difference.lost_first.value(),
-                                          "; report it, and replay with Execution::kEager"));
+                                          "; report it, and replay eagerly (RunOptions::execution)"));
 }
 
 }  // namespace reprise::internal

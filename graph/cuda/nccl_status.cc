@@ -43,7 +43,7 @@ std::string GraphHangRemedy(int version) {
   if (version >= kFirstWithout) return "";
   return absl::StrCat(", or, as graphs of NCCL ", NcclVersionName(version),
                       " between hosts have open reports of hangs, use NCCL ", NcclVersionName(kFirstWithout),
-                      " or later, or Execution::kEager");
+                      " or later, or replay eagerly (RunOptions::execution)");
 }
 
 }  // namespace reprise::internal

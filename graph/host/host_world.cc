@@ -141,7 +141,7 @@ class HostWorld : public World {
 absl::StatusOr<std::shared_ptr<World>> CreateHostWorld(const HostWorldOptions& options) {
   if (options.size < 1 || options.size > kMaxHostRanks) {
     return absl::InvalidArgumentError(
-        absl::StrCat("HostWorldOptions::size is ", options.size, " but must be between 1 and ", kMaxHostRanks));
+        absl::StrCat("the number of host ranks is ", options.size, " but must be between 1 and ", kMaxHostRanks));
   }
   switch (options.order) {
     case ReplayOrder::kIssue:

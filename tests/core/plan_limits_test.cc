@@ -68,13 +68,16 @@ TEST(PlanLimitsTest, RefusesMoreOptimizerStatesThanOptimizersHave) {
 TEST(PlanLimitsTest, RefusesOptionsThatDoNotExist) {
   const auto refused = [](const char* message) { return StatusIs(kInvalid, HasSubstr(message)); };
   EXPECT_THAT(PlanTraining(Stack(1), 2, {.residency = Residency(9)}),
-              refused("residency is 9, which does not exist; use one of kKeep, kOff"));
+              refused("residency is 9, which does not exist; use one of on, off"));
   EXPECT_THAT(PlanTraining(Stack(1), 2, {.reduce = Reduce(9)}),
-              refused("reduce is 9, which does not exist; use one of kEveryMicrobatch, kOncePerStep"));
+              refused("reduce is 9, which does not exist; use one of each, last"));
   EXPECT_THAT(PlanTraining(Stack(1), 2, {.tail = Tail(9)}),
-              refused("tail is 9, which does not exist; use one of kInGraph, kCarried"));
-  EXPECT_THAT(PlanTraining(Stack(1), 2, {.sum = Sum(9)}), refused("sum is 9, which does not exist; use one of "));
-  EXPECT_THAT(PlanForward(Stack(1), 2, {.sum = Sum(9)}), refused("sum is 9, which does not exist; use one of "));
+              refused("tail is 9, which does not exist; use one of graph, carried"));
+  const char* const no_sum = "sum is 9, which does not exist; use one of rank_order, nccl";
+  EXPECT_THAT(PlanTraining(Stack(1), 2, {.sum = Sum(9)}), refused(no_sum));
+  EXPECT_THAT(PlanForward(Stack(1), 2, {.sum = Sum(9)}), refused(no_sum));
+  EXPECT_THAT(PlanTraining(Stack(1), 2, {.reduce = Reduce::kOncePerStep, .tail = Tail::kCarried}),
+              refused("tail carried needs a reduction in every graph, and reduce last has none; choose one of them"));
   EXPECT_THAT(PlanTraining(Stack(1), 2, {.wire = DType(44)}), refused("wire dtype is unknown"));
 }
 

@@ -129,7 +129,7 @@ TEST(AgreeOnPlanTest, SessionsNameTheFirstDifference) {
       {"TrainOptions::loss_scale is 1 on ranks 0, 2 but 1024 on rank 1",
        [](Job& job) { job.options.loss_scale = 1024; }},
       {"TrainOptions::seed is 0 on ranks 0, 2 but 7 on rank 1", [](Job& job) { job.options.seed = 7; }},
-      {"RunOptions::execution is kGraph on ranks 0, 2 but kEager on rank 1",
+      {"RunOptions::execution is graph on ranks 0, 2 but eager on rank 1",
        [](Job& job) { job.options.run.execution = Execution::kEager; }},
       {"RunOptions::check_writes is ", [](Job& job) { job.options.run.check_writes = !job.options.run.check_writes; }},
   };

@@ -196,12 +196,23 @@ TEST_F(BootstrapCallsTest, DifferentLaunchesAreFinal) {
 }
 
 TEST_F(BootstrapCallsTest, LaunchesInAnotherOrderAreFound) {
-  Connect(2);
-  for (const int r : {0, 1}) {
-    for (const int launch : {r, 1 - r, 2}) ASSERT_THAT(rank(r).NoteLaunch(launch, absl::StrCat(launch)), IsOk());
+  for (const bool same_call : {true, false}) {
+    Connect(3);
+    for (int r = 0; r < 3; ++r) {
+      for (const int launch : {r / 2, 1 - r / 2, 2}) {
+        ASSERT_THAT(rank(r).NoteLaunch(launch, absl::StrCat("launch ", launch)), IsOk());
+      }
+    }
+    const std::vector<absl::Status> statuses =
+        Statuses([&](int r, Bootstrap& b) { return b.Exchange(same_call || r < 2 ? "a" : "b", "").status(); });
+    const std::string words = " after 3 launches, the last one launch 2, an earlier one differing (hash ";
+    EXPECT_THAT(statuses[0],
+                StatusIs(absl::StatusCode::kFailedPrecondition,
+                         AllOf(HasSubstr(absl::StrCat("ranks disagree: a", words)), HasSubstr("), on ranks 0, 1 but "),
+                               HasSubstr(absl::StrCat(same_call ? "a" : "b", words)),
+                               HasSubstr("), on rank 2; make the same"))));
+    EXPECT_THAT(statuses, Each(statuses[0]));
   }
-  EXPECT_THAT(Statuses([](int, Bootstrap& b) { return b.Exchange("a", "").status(); }),
-              Each(StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("ranks disagree before a;"))));
 }
 
 // Of ranks that wait for a device, as `waiting` says, and others in a call. Those that wait look at the others.

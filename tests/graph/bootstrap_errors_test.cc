@@ -47,6 +47,22 @@ TEST_P(MeetingTest, WithoutRank0TheOthersSayWhereTheyLooked) {
       StatusIs(absl::StatusCode::kDeadlineExceeded, AllOf(HasSubstr("rank 1 of 2 did not find rank 0"), where)));
 }
 
+TEST_P(MeetingTest, ASecondProcessOfARankThatComesAfterAllMetHearsThatItMayBeOne) {
+  const TestJob job = Job(3);
+  const std::vector<Connected> all = ConnectAll(AllRanks(job), kPatient);
+  ASSERT_THAT(all, Each(IsOk()));
+  EXPECT_THAT(Bootstrap::Connect(job.Rank(1), kShort),
+              StatusIs(absl::StatusCode::kDeadlineExceeded,
+                       AllOf(HasSubstr("rank 1 of 3 did not find rank 0"),
+                             HasSubstr("if rank 0 met all ranks before this process came, two processes are rank 1: "
+                                       "start every rank once"))));
+  EXPECT_THAT(Bootstrap::Connect(job.Rank(0), kShort),
+              StatusIs(absl::StatusCode::kDeadlineExceeded,
+                       AllOf(HasSubstr("ranks 1, 2 of 3 did not connect"),
+                             HasSubstr("if the others met another rank 0 before this process came, start every rank "
+                                       "once"))));
+}
+
 TEST_P(MeetingTest, AWrongWorldSizeEndsAllRanks) {
   const TestJob job = Job(3);
   LaunchEnvironment wrong = job.Rank(1);

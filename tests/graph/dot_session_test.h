@@ -38,7 +38,7 @@ class DotSessionTest : public ::testing::Test {
   }
   // The refusals before it have changed nothing.
   void ExpectStepWorks() {
-    ASSERT_THAT(session_->BeginStep({}), IsOk());
+    ASSERT_THAT(session_->BeginStep({.learning_rate = 0}), IsOk());
     RunMicrobatch();
     ASSERT_THAT(session_->EndStep(), IsOk());
   }

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "reprise/graph/host_world.h"
 #include "reprise/graph/train_session.h"
 #include "tests/graph/residual_model.h"
@@ -40,18 +41,23 @@ class FindNonFiniteTest : public ::testing::TestWithParam<Case> {
   void RunStep(const std::vector<std::vector<float>>& x_of_microbatch_and_rank) {
     const int microbatches = static_cast<int>(x_of_microbatch_and_rank.size());
     ASSERT_THAT(session_->BeginStep({.learning_rate = 0.1f, .microbatches = microbatches}), IsOk());
-    for (const std::vector<float>& x_of_rank : x_of_microbatch_and_rank) {
-      for (int rank = 0; rank < kRanks; ++rank) {
-        std::vector<float> x(kSize, 1);
-        x[4] = x_of_rank[rank];
-        ASSERT_THAT(session_->CopyInput<float>(rank, model_.x, x), IsOk());
-      }
-      ASSERT_THAT(session_->RunMicrobatch(), IsOk());
-    }
+    for (const std::vector<float>& x_of_rank : x_of_microbatch_and_rank) RunMicrobatch(x_of_rank);
     ASSERT_THAT(session_->EndStep(), IsOk());
     ASSERT_THAT(session_->Synchronize(), IsOk());
     metrics_ = session_->PollMetrics();
   }
+  void RunMicrobatch(const std::vector<float>& x_of_rank) {
+    CopyX(x_of_rank);
+    ASSERT_THAT(session_->RunMicrobatch(), IsOk());
+  }
+  void CopyX(const std::vector<float>& x_of_rank) {
+    for (int rank = 0; rank < kRanks; ++rank) {
+      std::vector<float> x(kSize, 1);
+      x[4] = x_of_rank[rank];
+      ASSERT_THAT(session_->CopyInput<float>(rank, model_.x, x), IsOk());
+    }
+  }
+  int per_graph() const { return GetParam().plan.microbatches_per_graph.value_or(1); }
   // Enqueues in backward of "make", behind its own work, a change of the last element of its gradient.
   void BreakGradient(float factor, int rank) {
     ComputeFunction& backward = model_.compute[model_.make_call].backward;
@@ -119,9 +125,8 @@ TEST_P(FindNonFiniteTest, ASumOverRanksThatOverflows) {
 
 TEST_P(FindNonFiniteTest, AnEarlierMicrobatch) {
   Start();
-  const int per_graph = GetParam().plan.microbatches_per_graph.value_or(1);
-  RunStep(std::vector<std::vector<float>>(per_graph, {kInf, 1}));
-  std::vector<std::vector<float>> x(2 * per_graph, {1, 1});
+  RunStep(std::vector<std::vector<float>>(per_graph(), {kInf, 1}));
+  std::vector<std::vector<float>> x(2 * per_graph(), {1, 1});
   x[0][0] = kInf;
   RunStep(x);
   EXPECT_TRUE(metrics_[0].skipped);
@@ -129,6 +134,42 @@ TEST_P(FindNonFiniteTest, AnEarlierMicrobatch) {
   EXPECT_THAT(found, HasSubstr("step 1, microbatch "));
   EXPECT_THAT(found, HasSubstr("every value is finite with the parameters as they are now; if the step was skipped, an "
                                "earlier microbatch"));
+  // What it says to do.
+  EXPECT_THAT(found, HasSubstr("; to look at an earlier one, begin a step again, run its microbatches up to that one, "
+                               "and call DiscardGradients, then FindNonFinite"));
+  ASSERT_THAT(session_->BeginStep({.learning_rate = 0.1f, .microbatches = 2 * per_graph()}), IsOk());
+  for (int m = 0; m < per_graph(); ++m) RunMicrobatch(x[m]);
+  ASSERT_THAT(session_->DiscardGradients(), IsOk());
+  REPRISE_ASSERT_OK_AND_ASSIGN(const std::string earlier, session_->FindNonFinite());
+  EXPECT_THAT(earlier, HasSubstr("step 2, microbatch 0"));
+  EXPECT_THAT(earlier, HasSubstr("on rank 0 element 4 of 6 of input of tensor \"x\""));
+}
+
+TEST_P(FindNonFiniteTest, AStepOfOneGraphHasNoEarlierMicrobatch) {
+  Start();
+  RunStep(std::vector<std::vector<float>>(per_graph(), {1, 1}));
+  REPRISE_ASSERT_OK_AND_ASSIGN(const std::string found, session_->FindNonFinite());
+  EXPECT_THAT(found, HasSubstr("step 0, microbatch 0"));
+  EXPECT_THAT(found, ::testing::Not(HasSubstr("earlier")));
+  EXPECT_THAT(found, HasSubstr("; lower the loss or loss_scale"));
+}
+
+// The next step has begun, with inputs, and was discarded before a graph of it ran.
+TEST_P(FindNonFiniteTest, ADiscardedStepThatRanNothingIsNotLookedAt) {
+  for (int staged = 0; staged < per_graph(); ++staged) {
+    Start();
+    RunStep(std::vector<std::vector<float>>(per_graph(), {1, 1}));
+    std::vector<std::vector<float>> x(2 * per_graph(), {1, 1});
+    x.back()[1] = kInf;
+    RunStep(x);
+    ASSERT_THAT(session_->BeginStep({.learning_rate = 0.1f, .microbatches = 3 * per_graph()}), IsOk());
+    for (int m = 0; m < staged; ++m) RunMicrobatch({1, 1});
+    CopyX({1, 1});
+    ASSERT_THAT(session_->DiscardGradients(), IsOk());
+    REPRISE_ASSERT_OK_AND_ASSIGN(const std::string found, session_->FindNonFinite());
+    EXPECT_THAT(found, HasSubstr(absl::StrCat("step 1, microbatch ", per_graph())));
+    EXPECT_THAT(found, HasSubstr("on rank 1 element 4 of 6 of input of tensor \"x\""));
+  }
 }
 
 // Training goes on as if nothing had been asked.
@@ -149,7 +190,7 @@ TEST_P(FindNonFiniteTest, ChangesNothing) {
       }
     }
     if (asks) {
-      ASSERT_THAT(session_->BeginStep({.microbatches = 2}), IsOk());
+      ASSERT_THAT(session_->BeginStep({.learning_rate = 0, .microbatches = 2}), IsOk());
       EXPECT_THAT(session_->FindNonFinite(),
                   StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("call EndStep or DiscardGradients first")));
     }

@@ -1,10 +1,13 @@
 #include "reprise/graph/forward_session.h"
 
 #include <algorithm>
+#include <map>
+#include <set>
 
 #include "absl/strings/str_cat.h"
 #include "reprise/graph/host_world.h"
 #include "tests/graph/breakable_world.h"
+#include "tests/graph/forwarding_world.h"
 #include "tests/graph/session_testing.h"
 #include "tests/testing/status_matchers.h"
 
@@ -90,7 +93,7 @@ TEST(ForwardSessionTest, GivesTheLogitsOfTraining) {
                                  TrainSession::Create(parameters, network.model, network.compute, {}));
     REPRISE_ASSERT_OK_AND_ASSIGN(const auto forward,
                                  ForwardSession::Create(parameters, {{"only", network.model, network.compute}}, {}));
-    ASSERT_THAT(testing::RunMicrobatches(*train, network, *parameters->world(), 0, {}), IsOk());
+    ASSERT_THAT(testing::RunMicrobatches(*train, network, *parameters->world(), 0, {.learning_rate = 0}), IsOk());
     for (int rank = 0; rank < kRanks; ++rank) {
       const Batch batch = MakeBatch(network, 0, 0, rank);
       ASSERT_THAT(forward->CopyInput<int32_t>(rank, 0, network.labels, batch.labels), IsOk());
@@ -149,6 +152,51 @@ TEST(ForwardSessionTest, VariantsMayAlternateInOneArena) {
     last = variant;
     ++number;
   }
+}
+
+// Whose sessions have the numbers that it is told to give.
+class NumberingWorld : public testing::ForwardingWorld {
+ public:
+  NumberingWorld() : ForwardingWorld(MakeWorld()) {}
+  int64_t num_exchanges() const override { return number; }
+  absl::Status NoteLaunch(uint64_t key, absl::string_view name) override {
+    names_of_key[key].insert(std::string(name));
+    keys_of_name[std::string(name)].insert(key);
+    return ForwardingWorld::NoteLaunch(key, name);
+  }
+
+  int64_t number = 0;
+  std::map<uint64_t, std::set<std::string>> names_of_key;
+  std::map<std::string, std::set<uint64_t>> keys_of_name;
+};
+
+// Sessions of more and of fewer schedules.
+TEST(ForwardSessionTest, EveryLaunchHasAKeyAndANameOfItsOwn) {
+  const Network network = MakeNetwork();
+  const auto world = std::make_shared<NumberingWorld>();
+  REPRISE_ASSERT_OK_AND_ASSIGN(const auto parameters, MakeParameters(world, network.model));
+  size_t launches = 0;
+  for (world->number = 1; world->number <= 12; ++world->number) {
+    if (world->number % 2 == 0) {
+      REPRISE_ASSERT_OK_AND_ASSIGN(const auto train,
+                                   TrainSession::Create(parameters, network.model, network.compute,
+                                                        {.run = {.plan = {.reduce = Reduce::kOncePerStep}}}));
+      for (int64_t step = 0; step < 2; ++step) ASSERT_THAT(TrainOneStep(*train, network, *world, step), IsOk());
+      EXPECT_EQ(train->plan().schedules.size(), 4u);
+      launches += 4;
+      continue;
+    }
+    REPRISE_ASSERT_OK_AND_ASSIGN(
+        const auto forward,
+        ForwardSession::Create(parameters, {{"only", network.model, network.compute}}, {.plan = {.weight_slots = 4}}));
+    for (int64_t number = 0; number < 3; ++number) ASSERT_THAT(Evaluate(*forward, {network}, 0, number), IsOk());
+    EXPECT_EQ((*forward->plan(0))->schedules.size(), 2u);
+    launches += 2;
+  }
+  EXPECT_EQ(world->names_of_key.size(), launches);
+  for (const auto& [key, names] : world->names_of_key) EXPECT_EQ(names.size(), 1u) << ::testing::PrintToString(names);
+  EXPECT_EQ(world->keys_of_name.size(), launches);
+  for (const auto& [name, keys] : world->keys_of_name) EXPECT_EQ(keys.size(), 1u) << name;
 }
 
 TEST(ForwardSessionTest, SaysWhichSharedArenaIsTooSmallAndWhatHelps) {
@@ -233,7 +281,7 @@ TEST(ForwardSessionTest, ASharedArenaOutlivesTheTrainingSession) {
                                TrainSession::Create(parameters, networks[0].model, networks[0].compute, {}));
   REPRISE_ASSERT_OK_AND_ASSIGN(const auto session,
                                ForwardSession::Create(parameters, VariantsOf(networks), {}, train.get()));
-  ASSERT_THAT(train->BeginStep({}), IsOk());
+  ASSERT_THAT(train->BeginStep({.learning_rate = 0}), IsOk());
   train.reset();
   REPRISE_ASSERT_OK_AND_ASSIGN(const auto want, EvaluateAfresh(parameters, networks, 1, 0));
   REPRISE_ASSERT_OK_AND_ASSIGN(const auto got, Evaluate(*session, networks, 1, 0));

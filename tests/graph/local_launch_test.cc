@@ -227,7 +227,8 @@ TEST(LocalLaunchTest, AProgramStartsItselfAsRanks) {
 TEST(LocalLaunchTest, WhatCannotBeStartedIsNamed) {
   EXPECT_THAT(RunLocalRanks({.ranks = 2, .argv = {"no-such-program-of-ours"}}),
               StatusIs(absl::StatusCode::kNotFound, HasSubstr("running no-such-program-of-ours: No such file")));
-  EXPECT_THAT(RunLocalRanks({.ranks = 0}), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("ranks is 0")));
+  EXPECT_THAT(RunLocalRanks({.ranks = 0}),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("the number of ranks to start is 0 but")));
   LocalLaunchOptions options = Options(2, {"print"});
   options.log_directory = "/proc/none";
   EXPECT_THAT(RunLocalRanks(options), StatusIs(absl::StatusCode::kUnavailable, HasSubstr("/proc/none")));

@@ -93,7 +93,7 @@ void ExpectTrainingEqualsTheLoop(const ChainSpec& spec, const Case& c) {
     SCOPED_TRACE(absl::StrCat("step ", step));
     ChainStep done;
     ASSERT_NO_FATAL_FAILURE(RunCheckedStep(training, step, values, done));
-    ASSERT_NO_FATAL_FAILURE(ExpectSgdUpdate(done, values.learning_rate));
+    ASSERT_NO_FATAL_FAILURE(ExpectSgdUpdate(done, *values.learning_rate));
   }
 }
 

@@ -118,7 +118,7 @@ TEST_F(RanksDifferTest, OtherLearningRate) {
     const absl::Status status = Step({.learning_rate = is_odd() ? 0.25f : 0.5f, .microbatches = 2});
     ExpectRefused(status, AllOf(HasSubstr("BeginStep of step 1: ranks disagree: learning_rate 0."),
                                 HasSubstr(absl::StrCat("0.25", OnOdd()))));
-    EXPECT_EQ(training_.session->BeginStep({}), status) << "the session has failed";
+    EXPECT_EQ(training_.session->BeginStep({.learning_rate = 0}), status) << "the session has failed";
     EXPECT_EQ(training_.session->Synchronize(), status);
     ExpectWorldWorks();
   });
@@ -157,7 +157,7 @@ TEST_F(RanksDifferTest, OtherNumberOfMicrobatches) {
       const absl::Status status = Step({.learning_rate = 0.5f, .microbatches = is_odd() ? 2 + more : 2});
       ExpectRefused(
           status, AllOf(HasSubstr("BeginStep of step 1: ranks disagree"), HasSubstr(absl::StrCat(2 + more, OnOdd()))));
-      EXPECT_FALSE(training_.session->BeginStep({}).ok()) << "the session has failed";
+      EXPECT_FALSE(training_.session->BeginStep({.learning_rate = 0}).ok()) << "the session has failed";
       EXPECT_FALSE(Step({.learning_rate = 0.5f}).ok());
       EXPECT_LT(absl::Now() - start_, kSoon);
     });
@@ -405,6 +405,41 @@ TEST_F(RanksDifferTest, ReplaysOfDifferentVariants) {
     if (status.ok()) status = SumAndWait();
     ExpectRefused(status, AllOf(HasSubstr("of variant \"two\""), HasSubstr("of variant \"one\""), HasSubstr(OnOdd())));
     EXPECT_FALSE(world_->Sum({1.0}).ok());
+  });
+}
+
+// Of two whose variants have equal names.
+TEST_F(RanksDifferTest, AReplayOfAnotherSession) {
+  ForEachOddRank([&] {
+    StartForward();
+    const std::unique_ptr<ForwardSession> first = std::move(forward_);
+    StartForward();
+    absl::Status status = (is_odd() ? *first : *forward_).Replay(0);
+    if (status.ok()) status = SumAndWait();
+    ExpectRefused(status, AllOf(HasSubstr("of variant \"one\" of session "), HasSubstr(OnOdd())));
+    EXPECT_FALSE(world_->Sum({1.0}).ok());
+  });
+}
+
+TEST_F(RanksDifferTest, AStepWithoutALearningRate) {
+  ForEachOddRank([&] {
+    const absl::Status status = Step(is_odd() ? StepValues{} : StepValues{.learning_rate = 0.5f});
+    if (is_odd()) {
+      EXPECT_THAT(status, StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("learning_rate is not set")));
+    } else {
+      ExpectRefused(status, AllOf(HasSubstr(absl::StrCat("failed", OnOdd())), HasSubstr("learning_rate is not set")));
+    }
+  });
+}
+
+TEST_F(RanksDifferTest, AWriteInAStep) {
+  ForEachOddRank([&] {
+    ASSERT_THAT(Microbatches({.learning_rate = 0.5f}), IsOk());
+    const absl::Status status = training_.parameters->Write("w", std::vector<float>(5, 2));
+    ExpectRefused(status, HasSubstr("Write of parameter \"w\": step 1 of a session on these parameters is open"));
+    EXPECT_THAT(training_.session->EndStep(), IsOk());
+    EXPECT_THAT(training_.parameters->Write("w", std::vector<float>(5, 2)), IsOk());
+    ExpectWorldWorks();
   });
 }
 

@@ -227,7 +227,7 @@ TEST_F(SessionErrorsTest, StepsAndReplaysNeedEveryParameter) {
   for (const char* name : {"w", "frozen", "unused"}) {
     const std::string words =
         absl::StrCat("parameter \"", name, "\" was never set; call ShardedParameters::Initialize or Write");
-    EXPECT_THAT(session_->BeginStep({}), StatusIs(kPrecondition, absl::StrCat("BeginStep: ", words)));
+    EXPECT_THAT(session_->BeginStep({.learning_rate = 0}), StatusIs(kPrecondition, absl::StrCat("BeginStep: ", words)));
     EXPECT_THAT(replay(), StatusIs(kPrecondition, absl::StrCat("Replay of variant \"dot\": ", words)));
     const ParameterId id = *dot.model.FindParameter(name);
     const std::vector<float> values(static_cast<size_t>(NumElements(dot.model.parameter(id).spec.shape)), 1.0f);
@@ -241,7 +241,8 @@ TEST_F(SessionErrorsTest, MarkParametersChangedSetsThemAll) {
   dot_ = MakeDot();
   REPRISE_ASSERT_OK_AND_ASSIGN(parameters_, ShardedParameters::Create(world_, dot_.model));
   REPRISE_ASSERT_OK_AND_ASSIGN(session_, TrainSession::Create(parameters_, dot_.model, dot_.compute, {}));
-  EXPECT_THAT(session_->BeginStep({}), StatusIs(kPrecondition, HasSubstr("parameter \"w\" was never set")));
+  EXPECT_THAT(session_->BeginStep({.learning_rate = 0}),
+              StatusIs(kPrecondition, HasSubstr("parameter \"w\" was never set")));
   ASSERT_THAT(session_->MarkParametersChanged(), IsOk());
   ExpectStepWorks();
 }
@@ -264,11 +265,11 @@ TEST_F(SessionErrorsTest, CallsOutsideAStep) {
 TEST_F(SessionErrorsTest, CallsWithinAStep) {
   Start();
   ExpectStepWorks();
-  ASSERT_THAT(session_->BeginStep({.microbatches = 2}), IsOk());
+  ASSERT_THAT(session_->BeginStep({.learning_rate = 0, .microbatches = 2}), IsOk());
   RunMicrobatch();
-  EXPECT_THAT(session_->BeginStep({}), StatusIs(kPrecondition,
-                                                "BeginStep: 1 of 2 microbatches of step 1 have run; "
-                                                "call EndStep or DiscardGradients first"));
+  EXPECT_THAT(session_->BeginStep({.learning_rate = 0}), StatusIs(kPrecondition,
+                                                                  "BeginStep: 1 of 2 microbatches of step 1 have run; "
+                                                                  "call EndStep or DiscardGradients first"));
   EXPECT_THAT(session_->MarkParametersChanged(),
               StatusIs(kPrecondition, HasSubstr("MarkParametersChanged: 1 of 2 microbatches of step 1 have run")));
   EXPECT_THAT(session_->EndStep(), StatusIs(kPrecondition, HasSubstr("EndStep: 1 of 2 microbatches of step 1 have run; "
@@ -286,7 +287,7 @@ TEST_F(SessionErrorsTest, CallsWithinAStep) {
 
 TEST_F(SessionErrorsTest, MissingInputs) {
   Start();
-  ASSERT_THAT(session_->BeginStep({.microbatches = 2}), IsOk());
+  ASSERT_THAT(session_->BeginStep({.learning_rate = 0, .microbatches = 2}), IsOk());
   EXPECT_THAT(session_->RunMicrobatch(), StatusIs(kPrecondition,
                                                   "RunMicrobatch: microbatch 0 of step 0 lacks input \"x\" of rank 0; "
                                                   "call CopyInput for it first"));
@@ -298,7 +299,7 @@ TEST_F(SessionErrorsTest, MissingInputs) {
       << "inputs of the microbatch before do not count";
   ASSERT_THAT(Copy(0), IsOk());
   ASSERT_THAT(session_->DiscardGradients(), IsOk());
-  ASSERT_THAT(session_->BeginStep({}), IsOk());
+  ASSERT_THAT(session_->BeginStep({.learning_rate = 0}), IsOk());
   ASSERT_THAT(Copy(1), IsOk());
   EXPECT_THAT(session_->RunMicrobatch(), StatusIs(kPrecondition, HasSubstr("lacks input \"x\" of rank 0")))
       << "inputs of a discarded step do not count";
@@ -306,7 +307,7 @@ TEST_F(SessionErrorsTest, MissingInputs) {
 
 TEST_F(SessionErrorsTest, InputsThatDoNotFit) {
   Start();
-  ASSERT_THAT(session_->BeginStep({}), IsOk());
+  ASSERT_THAT(session_->BeginStep({.learning_rate = 0}), IsOk());
   const std::vector<float> five(5);
   EXPECT_THAT(Copy(2), StatusIs(kInvalid, "CopyInput: rank 2 is not driven by this process; its ranks are 0, 1"));
   EXPECT_THAT(Copy(0, 4), StatusIs(kInvalid, HasSubstr("CopyInput: 4 values for input \"x\", which has 5 elements")));
@@ -328,7 +329,7 @@ TEST_F(SessionErrorsTest, ExternalInputsAreNotCopied) {
       Train(dot_, {.run = {.external = {{0, dot_.x, memory[0], 32}, {1, dot_.x, memory[1], 32}}}});
   ASSERT_THAT(session, IsOk());
   session_ = *std::move(session);
-  ASSERT_THAT(session_->BeginStep({}), IsOk());
+  ASSERT_THAT(session_->BeginStep({.learning_rate = 0}), IsOk());
   EXPECT_THAT(Copy(0, 8), StatusIs(kInvalid, HasSubstr("tensor \"x\" is external; write to its own memory")));
 }
 
@@ -338,32 +339,37 @@ TEST_F(SessionErrorsTest, StepValuesOutOfRange) {
     StepValues values;
     const char* words;
   } cases[] = {
+      {{}, "BeginStep: learning_rate is not set; set it in StepValues, to 0 for a step that changes no parameter"},
+      {{.microbatches = 2}, "BeginStep: learning_rate is not set"},
       {{.learning_rate = -1, .microbatches = 2}, "BeginStep: learning_rate is -1"},
       {{.learning_rate = std::nanf(""), .microbatches = 2}, "BeginStep: learning_rate is nan"},
-      {{.microbatches = 0}, "microbatches is 0 but must be a positive multiple of 2"},
-      {{.microbatches = -2}, "microbatches is -2 but"},
-      {{.microbatches = 3}, "microbatches is 3 but must be a positive multiple of 2"},
-      {{.microbatches = 2, .gradient_divisor = -1}, "gradient_divisor is -1"},
-      {{.microbatches = 2, .gradient_divisor = INFINITY}, "gradient_divisor is inf"},
-      {{.microbatches = 2, .gradient_divisor = 1e-300}, "outside the range of fp32"},
-      {{.microbatches = 2, .gradient_divisor = 1e9}, "gradient_divisor 1e+09 times loss_scale 1.26765e+30 is outside"},
+      {{.learning_rate = 0, .microbatches = 0}, "microbatches is 0 but must be a positive multiple of 2"},
+      {{.learning_rate = 0, .microbatches = -2}, "microbatches is -2 but"},
+      {{.learning_rate = 0, .microbatches = 3}, "microbatches is 3 but must be a positive multiple of 2"},
+      {{.learning_rate = 0, .microbatches = 2, .gradient_divisor = -1}, "gradient_divisor is -1"},
+      {{.learning_rate = 0, .microbatches = 2, .gradient_divisor = INFINITY}, "gradient_divisor is inf"},
+      {{.learning_rate = 0, .microbatches = 2, .gradient_divisor = 1e-300}, "outside the range of fp32"},
+      {{.learning_rate = 0, .microbatches = 2, .gradient_divisor = 1e9},
+       "gradient_divisor 1e+09 times loss_scale 1.26765e+30 is outside"},
   };
   for (const auto& c : cases) EXPECT_THAT(session_->BeginStep(c.values), StatusIs(kInvalid, HasSubstr(c.words)));
-  EXPECT_THAT(session_->BeginStep({.microbatches = 2}), IsOk());
+  EXPECT_THAT(session_->BeginStep({.learning_rate = 0, .microbatches = 2}), IsOk());
 }
 
 TEST_F(SessionErrorsTest, AMeanOutsideFp32IsNamed) {
   Start({.loss_scale = 0x1p127f});
-  EXPECT_THAT(session_->BeginStep({.microbatches = 2}),
+  EXPECT_THAT(session_->BeginStep({.learning_rate = 0, .microbatches = 2}),
               StatusIs(kInvalid, HasSubstr("gradient_divisor 4, the mean, times loss_scale 1.70141e+38 is outside")));
-  EXPECT_THAT(session_->BeginStep({.gradient_divisor = 1}), IsOk());
+  EXPECT_THAT(session_->BeginStep({.learning_rate = 0, .gradient_divisor = 1}), IsOk());
 }
 
 TEST_F(SessionErrorsTest, ParametersChangedWithinAStep) {
   Start();
-  ASSERT_THAT(session_->BeginStep({.microbatches = 2}), IsOk());
+  ASSERT_THAT(session_->BeginStep({.learning_rate = 0, .microbatches = 2}), IsOk());
   RunMicrobatch();
-  ASSERT_THAT(parameters_->Write("w", std::vector<float>(5, 2)), IsOk());
+  REPRISE_ASSERT_OK_AND_ASSIGN(const std::unique_ptr<TrainSession> other,
+                               TrainSession::Create(parameters_, dot_.model, dot_.compute, {}));
+  ASSERT_THAT(other->MarkParametersChanged(), IsOk());
   EXPECT_THAT(session_->RunMicrobatch(),
               StatusIs(kPrecondition, HasSubstr("RunMicrobatch: parameters were changed during step 0 (version 2, the "
                                                 "step began with 1)")));
@@ -374,13 +380,50 @@ TEST_F(SessionErrorsTest, ParametersChangedWithinAStep) {
   ExpectStepWorks();
 }
 
+TEST_F(SessionErrorsTest, ParametersAreNotSetInAStep) {
+  Start();
+  REPRISE_ASSERT_OK_AND_ASSIGN(std::unique_ptr<TrainSession> other,
+                               TrainSession::Create(parameters_, dot_.model, dot_.compute, {}));
+  const auto write = [&] { return parameters_->Write("w", std::vector<float>(5, 2)); };
+  const auto initialize = [&] { return parameters_->Initialize(Constant(2)); };
+  // Whichever session's.
+  for (std::unique_ptr<TrainSession>* const in_step : {&session_, &other}) {
+    std::swap(*in_step, session_);
+    ExpectStepWorks();
+    const int64_t version = parameters_->version();
+    REPRISE_ASSERT_OK_AND_ASSIGN(const std::vector<float> before, parameters_->Read("w"));
+    ASSERT_THAT(session_->BeginStep({.learning_rate = 0}), IsOk());
+    const std::string words =
+        "step 1 of a session on these parameters is open; call its EndStep or DiscardGradients first";
+    EXPECT_THAT(write(), StatusIs(kPrecondition, absl::StrCat("Write of parameter \"w\": ", words)));
+    EXPECT_THAT(initialize(), StatusIs(kPrecondition, absl::StrCat("Initialize: ", words)));
+    RunMicrobatch();
+    EXPECT_THAT(write(), StatusIs(kPrecondition, HasSubstr(words)));
+    EXPECT_EQ(parameters_->version(), version);
+    REPRISE_ASSERT_OK_AND_ASSIGN(const std::vector<float> after, parameters_->Read("w"));
+    EXPECT_EQ(after, before);
+    EXPECT_THAT(session_->EndStep(), IsOk()) << "the step goes on";
+    EXPECT_THAT(write(), IsOk());
+    EXPECT_THAT(initialize(), IsOk());
+    std::swap(*in_step, session_);
+  }
+  ASSERT_THAT(session_->BeginStep({.learning_rate = 0}), IsOk());
+  ASSERT_THAT(session_->DiscardGradients(), IsOk());
+  EXPECT_THAT(write(), IsOk());
+  ASSERT_THAT(other->BeginStep({.learning_rate = 0}), IsOk());
+  EXPECT_THAT(write(), StatusIs(kPrecondition, HasSubstr("step 2 of a session")));
+  other.reset();
+  EXPECT_THAT(write(), IsOk()) << "nobody can end that step";
+}
+
 // ---- reading ----
 
 TEST_F(SessionErrorsTest, ReadsThatCannotBe) {
   Start({}, {.with_others = true});
-  EXPECT_THAT(session_->ReadOutput<float>(0, dot_.loss),
-              StatusIs(kPrecondition, HasSubstr("ReadOutput: tensor \"loss\" has no value before the first replay")));
-  ASSERT_THAT(session_->BeginStep({}), IsOk());
+  EXPECT_THAT(
+      session_->ReadOutput<float>(0, dot_.loss),
+      StatusIs(kPrecondition, HasSubstr("ReadOutput: tensor \"loss\" has no value yet; call RunMicrobatch first")));
+  ASSERT_THAT(session_->BeginStep({.learning_rate = 0}), IsOk());
   RunMicrobatch();
   EXPECT_THAT(session_->ReadOutput<float>(5, dot_.loss), StatusIs(kInvalid, HasSubstr("ReadOutput: rank 5 is not")));
   EXPECT_THAT(session_->ReadOutput<BFloat16>(0, dot_.loss),
@@ -394,6 +437,17 @@ TEST_F(SessionErrorsTest, ReadsThatCannotBe) {
   EXPECT_THAT(session_->ReadGradient("frozen"),
               StatusIs(kInvalid, HasSubstr("ReadGradient: parameter \"frozen\" is frozen")));
   EXPECT_THAT(session_->EndStep(), IsOk());
+}
+
+TEST_F(SessionErrorsTest, ReadsBeforeAGraphIsComplete) {
+  Start({.run = {.plan = {.microbatches_per_graph = 2}}});
+  ASSERT_THAT(session_->BeginStep({.learning_rate = 0, .microbatches = 2}), IsOk());
+  RunMicrobatch();
+  EXPECT_THAT(session_->ReadOutput<float>(0, dot_.loss),
+              StatusIs(kPrecondition, HasSubstr("has no value yet; call RunMicrobatch for the 2 microbatches of a "
+                                                "graph first")));
+  RunMicrobatch();
+  EXPECT_THAT(session_->ReadOutput<float>(0, dot_.loss), IsOk());
 }
 
 // ---- forward sessions ----
@@ -432,7 +486,7 @@ TEST_F(ForwardErrorsTest, CallsThatDoNotFit) {
   EXPECT_THAT(forward_->Address(3, 0, dot_.loss), StatusIs(kInvalid, HasSubstr("Address: rank 3")));
   EXPECT_THAT(forward_->ReadOutput<float>(0, 3, dot_.loss), StatusIs(kInvalid, HasSubstr("ReadOutput: no variant 3")));
   EXPECT_THAT(forward_->ReadOutput<float>(0, 0, dot_.loss),
-              StatusIs(kPrecondition, HasSubstr("has no value before the first replay")));
+              StatusIs(kPrecondition, HasSubstr("has no value yet; call Replay first")));
   ASSERT_THAT(CopyForward(0), IsOk());
   ASSERT_THAT(CopyForward(1, 1), IsOk()) << "of the other variant";
   EXPECT_THAT(forward_->Replay(0), StatusIs(kPrecondition,
@@ -448,7 +502,7 @@ TEST_F(ForwardErrorsTest, ASharedArenaBelongsToTheOpenStep) {
   ASSERT_THAT(CopyForward(0), IsOk());
   ASSERT_THAT(CopyForward(1), IsOk());
   ExpectStepWorks();
-  ASSERT_THAT(session_->BeginStep({}), IsOk());
+  ASSERT_THAT(session_->BeginStep({.learning_rate = 0}), IsOk());
   EXPECT_THAT(forward_->Replay(0),
               StatusIs(kPrecondition,
                        "Replay of variant \"one\": the training session whose arena is shared is in step "

@@ -44,14 +44,15 @@ class SessionFailuresTest : public testing::DotSessionTest {
 TEST_F(SessionFailuresTest, AFailedReplayIsFinal) {
   Start();
   ExpectStepWorks();
-  ASSERT_THAT(session_->BeginStep({}), IsOk());
+  ASSERT_THAT(session_->BeginStep({.learning_rate = 0}), IsOk());
   ASSERT_THAT(Copy(0), IsOk());
   ASSERT_THAT(Copy(1), IsOk());
   const absl::Status broken = absl::UnavailableError("the device is gone");
   world_->BreakReplays(broken);
   EXPECT_EQ(session_->RunMicrobatch(), broken);
   world_->BreakReplays(absl::OkStatus());
-  EXPECT_EQ(session_->BeginStep({}), broken);
+  EXPECT_EQ(session_->BeginStep({.learning_rate = 0}), broken);
+  EXPECT_THAT(parameters_->Write("w", std::vector<float>(5, 2)), IsOk()) << "its step is closed";
   EXPECT_EQ(Copy(0), broken);
   EXPECT_EQ(session_->RunMicrobatch(), broken);
   EXPECT_EQ(session_->EndStep(), broken);
@@ -72,7 +73,7 @@ TEST_F(SessionFailuresTest, MetricsThatMayMeanNothingAreNotReturned) {
   world_->BreakResults(gave_up);
   EXPECT_TRUE(session_->PollMetrics().empty());
   world_->BreakResults(absl::OkStatus());
-  EXPECT_EQ(session_->BeginStep({}), gave_up) << "which is final";
+  EXPECT_EQ(session_->BeginStep({.learning_rate = 0}), gave_up) << "which is final";
   EXPECT_EQ(session_->Synchronize(), gave_up);
 }
 
@@ -111,7 +112,7 @@ TEST_F(SessionFailuresTest, AStepThatDiffersOnTheDeviceIsSkippedAndNamed) {
     const auto named = StatusIs(absl::StatusCode::kFailedPrecondition,
                                 HasSubstr("step 1 made no update: its ranks gave different steps"));
     EXPECT_THAT(session_->Synchronize(), named);
-    EXPECT_THAT(session_->BeginStep({}), named) << "for good";
+    EXPECT_THAT(session_->BeginStep({.learning_rate = 0}), named) << "for good";
     const std::vector<StepMetrics> metrics = session_->PollMetrics();
     ASSERT_EQ(metrics.size(), 2u);
     EXPECT_EQ(metrics[0].skip_reason, SkipReason::kNone);
@@ -132,7 +133,7 @@ TEST_F(SessionFailuresTest, AStepThatDifferedFailsWhereItIsSeenFirst) {
     if (polls) {
       EXPECT_EQ(session_->PollMetrics().size(), 1u);
     } else {
-      ASSERT_THAT(session_->BeginStep({}), IsOk());
+      ASSERT_THAT(session_->BeginStep({.learning_rate = 0}), IsOk());
       RunMicrobatch();
     }
     EXPECT_THAT(session_->EndStep(),
@@ -170,7 +171,7 @@ TEST_F(SessionFailuresTest, AFailureInAStepFreesTheSharedArena) {
   Start();
   StartForward(session_.get());
   ASSERT_THAT(ReplayForward(*forward_), IsOk());
-  ASSERT_THAT(session_->BeginStep({}), IsOk());
+  ASSERT_THAT(session_->BeginStep({.learning_rate = 0}), IsOk());
   for (int rank = 0; rank < 2; ++rank) ASSERT_THAT(Copy(rank), IsOk());
   const absl::Status broken = absl::UnavailableError("the device is gone");
   world_->BreakReplays(broken);
@@ -185,7 +186,7 @@ TEST_F(SessionFailuresTest, AFailureInAStepFreesTheSharedArena) {
 
 TEST_F(SessionFailuresTest, AFailedUpdateCountsAsAChangeOfTheParameters) {
   Start();
-  ASSERT_THAT(session_->BeginStep({}), IsOk());
+  ASSERT_THAT(session_->BeginStep({.learning_rate = 0}), IsOk());
   RunMicrobatch();
   const int64_t version = parameters_->version();
   world_->BreakReplays(absl::UnavailableError("the device is gone"));

@@ -25,9 +25,10 @@ TEST(TrainSessionExactTest, FoundingAverages) {
   for (const int size : {1, 2, 3, 4, 8}) {
     const Dot dot = MakeDot({.size = size});
     REPRISE_ASSERT_OK_AND_ASSIGN(const DotTraining trained, StartTraining(MakeWorld(size), dot, {}));
-    ASSERT_THAT(RunMicrobatches(trained, {.microbatches = 2, .gradient_divisor = static_cast<double>(size)},
-                                [](int, int rank) { return rank + 1.0f; }),
-                IsOk());
+    ASSERT_THAT(
+        RunMicrobatches(trained, {.learning_rate = 0, .microbatches = 2, .gradient_divisor = static_cast<double>(size)},
+                        [](int, int rank) { return rank + 1.0f; }),
+        IsOk());
     REPRISE_ASSERT_OK_AND_ASSIGN(const std::vector<float> gradient, trained.session->ReadGradient("w"));
     EXPECT_EQ(gradient, std::vector<float>(size, size + 1.0f));
   }
@@ -111,10 +112,14 @@ TEST(TrainSessionExactTest, TheNormOfDiscardedGradientsDoesNotLeak) {
     REPRISE_ASSERT_OK_AND_ASSIGN(
         const DotTraining trained,
         StartTraining(MakeWorld(2), dot, {.run = {.plan = {.tail = tail}}, .optimizer = Sgd{}}));
-    ASSERT_THAT(RunMicrobatches(trained, {.microbatches = 2}, [](int, int) { return std::nanf(""); }), IsOk());
+    ASSERT_THAT(
+        RunMicrobatches(trained, {.learning_rate = 0, .microbatches = 2}, [](int, int) { return std::nanf(""); }),
+        IsOk());
     ASSERT_THAT(trained.session->DiscardGradients(), IsOk());
     for (const int microbatches : {3, 1}) {
-      ASSERT_THAT(RunMicrobatches(trained, {.microbatches = microbatches}, [](int, int) { return 2.0f; }), IsOk());
+      ASSERT_THAT(
+          RunMicrobatches(trained, {.learning_rate = 0, .microbatches = microbatches}, [](int, int) { return 2.0f; }),
+          IsOk());
       ASSERT_THAT(trained.session->EndStep(), IsOk());
       const std::vector<StepMetrics> metrics = trained.session->PollMetrics();
       ASSERT_EQ(metrics.size(), 1u);
@@ -164,7 +169,7 @@ TEST(TrainSessionExactTest, ComputeFunctionsRunOnlyBeforeTheFirstStepOfAGraph) {
   REPRISE_ASSERT_OK_AND_ASSIGN(const DotTraining trained, StartTraining(MakeWorld(2), counted, {}));
   const int recorded = calls;
   EXPECT_GE(recorded, 3) << "twice eagerly and once per graph";
-  ASSERT_THAT(RunMicrobatches(trained, {.microbatches = 4}, [](int, int) { return 1.0f; }), IsOk());
+  ASSERT_THAT(RunMicrobatches(trained, {.learning_rate = 0, .microbatches = 4}, [](int, int) { return 1.0f; }), IsOk());
   ASSERT_THAT(trained.session->EndStep(), IsOk());
   EXPECT_EQ(calls, recorded);
 }
@@ -195,7 +200,9 @@ TEST(TrainSessionResultsTest, PollsTheLastStepsOldestFirst) {
   int64_t next = 0;
   for (const int steps : {1, 3, static_cast<int>(kMetricsRingSize), static_cast<int>(2 * kMetricsRingSize + 5)}) {
     for (int i = 0; i < steps; ++i) {
-      ASSERT_THAT(RunMicrobatches(trained, {}, [&](int, int) { return static_cast<float>(next + i); }), IsOk());
+      ASSERT_THAT(
+          RunMicrobatches(trained, {.learning_rate = 0}, [&](int, int) { return static_cast<float>(next + i); }),
+          IsOk());
       ASSERT_THAT(trained.session->EndStep(), IsOk());
     }
     next += steps;
@@ -214,7 +221,9 @@ TEST(TrainSessionResultsTest, ReadsOutputsAndInputGradientsOfTheLastMicrobatch) 
   const Dot dot = MakeDot({.keep_gradient = true});
   REPRISE_ASSERT_OK_AND_ASSIGN(const DotTraining trained, StartTraining(MakeWorld(2), dot, {.loss_scale = 4}));
   ASSERT_THAT(trained.parameters->Write("w", {1, 2, 3, 4, 5}), IsOk());
-  ASSERT_THAT(RunMicrobatches(trained, {.microbatches = 2}, [](int m, int rank) { return 10.0f * m + rank; }), IsOk());
+  ASSERT_THAT(RunMicrobatches(trained, {.learning_rate = 0, .microbatches = 2},
+                              [](int m, int rank) { return 10.0f * m + rank; }),
+              IsOk());
   for (int rank = 0; rank < 2; ++rank) {
     REPRISE_ASSERT_OK_AND_ASSIGN(const auto loss, trained.session->ReadOutput<float>(rank, dot.loss));
     EXPECT_EQ(loss, std::vector<float>{15.0f * (10 + rank)});
@@ -231,7 +240,7 @@ TEST(TrainSessionResultsTest, ExternalTensorsAreUsedInPlace) {
   for (int rank = 0; rank < 2; ++rank) run.external.push_back({rank, dot.x, x[rank], sizeof(x[rank])});
   REPRISE_ASSERT_OK_AND_ASSIGN(const DotTraining trained, StartTraining(MakeWorld(2), dot, {.run = run}));
   std::iota(&x[0][0], &x[0][0] + 8, 1.0f);
-  ASSERT_THAT(trained.session->BeginStep({.gradient_divisor = 1}), IsOk());
+  ASSERT_THAT(trained.session->BeginStep({.learning_rate = 0, .gradient_divisor = 1}), IsOk());
   ASSERT_THAT(trained.session->RunMicrobatch(), IsOk());
   REPRISE_ASSERT_OK_AND_ASSIGN(const auto gradient, trained.session->ReadGradient("w"));
   EXPECT_EQ(gradient, (std::vector<float>{6, 8, 10, 12}));
@@ -242,7 +251,7 @@ TEST(TrainSessionResultsTest, ParametersMayChangeBetweenSteps) {
   REPRISE_ASSERT_OK_AND_ASSIGN(const DotTraining trained, StartTraining(MakeWorld(2), dot, {}));
   for (const float value : {3.0f, 7.0f}) {
     ASSERT_THAT(trained.parameters->Write("w", std::vector<float>(5, value)), IsOk());
-    ASSERT_THAT(RunMicrobatches(trained, {}, [](int, int) { return 1.0f; }), IsOk());
+    ASSERT_THAT(RunMicrobatches(trained, {.learning_rate = 0}, [](int, int) { return 1.0f; }), IsOk());
     REPRISE_ASSERT_OK_AND_ASSIGN(const auto loss, trained.session->ReadOutput<float>(1, dot.loss));
     EXPECT_EQ(loss, std::vector<float>{5 * value}) << "gathered weights of an older version are not used";
     ASSERT_THAT(trained.session->EndStep(), IsOk());
@@ -259,7 +268,7 @@ TEST(TrainSessionResultsTest, SessionsOutliveWhatTheyWereMadeFrom) {
     REPRISE_ASSERT_OK_AND_ASSIGN(DotTraining trained, StartTraining(MakeWorld(2), dot, {}));
     session = std::move(trained.session);
   }
-  ASSERT_THAT(session->BeginStep({}), IsOk());
+  ASSERT_THAT(session->BeginStep({.learning_rate = 0}), IsOk());
   for (int rank = 0; rank < 2; ++rank) {
     ASSERT_THAT(session->CopyInput<float>(rank, dot.x, std::vector<float>(5, 2)), IsOk());
   }

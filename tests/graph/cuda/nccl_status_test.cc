@@ -12,7 +12,7 @@ using ::testing::HasSubstr;
 
 TEST(NcclStatusTest, HangsOfGraphsBetweenHostsAreNamedForVersionsThatHaveThem) {
   EXPECT_THAT(GraphHangRemedy(22809), AllOf(HasSubstr("NCCL 2.28.9 between hosts"), HasSubstr("NCCL 2.30.4 or later"),
-                                            HasSubstr("Execution::kEager")));
+                                            HasSubstr("or replay eagerly (RunOptions::execution)")));
   EXPECT_THAT(GraphHangRemedy(23003), HasSubstr("2.30.3"));
   EXPECT_EQ(GraphHangRemedy(23004), "");
   EXPECT_EQ(GraphHangRemedy(23007), "");

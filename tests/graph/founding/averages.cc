@@ -20,9 +20,11 @@ TEST_P(FoundingTest, AveragesAndSumsAreExact) {
     for (const PlanOptions& plan : kPlans) {
       REPRISE_ASSERT_OK_AND_ASSIGN(const DotTraining training, StartTraining(world_, dot, Options(plan)));
       for (const auto& [divisor, want] : {std::pair(ranks(), ranks() + 1), std::pair(1, ranks() * (ranks() + 1))}) {
-        ASSERT_THAT(RunMicrobatches(training, {.microbatches = 2, .gradient_divisor = static_cast<double>(divisor)},
-                                    [](int, int rank) { return rank + 1.0f; }),
-                    IsOk());
+        ASSERT_THAT(
+            RunMicrobatches(training,
+                            {.learning_rate = 0, .microbatches = 2, .gradient_divisor = static_cast<double>(divisor)},
+                            [](int, int rank) { return rank + 1.0f; }),
+            IsOk());
         REPRISE_ASSERT_OK_AND_ASSIGN(const std::vector<float> gradient, training.session->ReadGradient("w"));
         EXPECT_EQ(gradient, std::vector<float>(ranks(), static_cast<float>(want))) << Name(dtype);
         ASSERT_THAT(training.session->DiscardGradients(), IsOk());

@@ -284,7 +284,7 @@ class Comparison {
       Values want;
       for (size_t i = 0; i < gradients[p].size(); ++i) {
         const Approximate after =
-            updates.Update(p, i, trace.before[p][i], Product(gradients[p][i], clip), step.values.learning_rate);
+            updates.Update(p, i, trace.before[p][i], Product(gradients[p][i], clip), *step.values.learning_rate);
         want.push_back(setting_.master == DType::kBFloat16 ? Stored(after, DType::kBFloat16) : after);
       }
       if (updates_known_[step.session]) Expect("parameter", trace.after[p], want, net_.parameters[p].spec.name);

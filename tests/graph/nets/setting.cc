@@ -171,7 +171,7 @@ std::string NetSetting::ToString() const {
     absl::StrAppend(&text, "SGD ", sgd.momentum, " ", sgd.weight_decay);
   }
   for (const NetStep& step : steps) {
-    absl::StrAppend(&text, "; rate ", step.values.learning_rate, " microbatches ", step.values.microbatches,
+    absl::StrAppend(&text, "; rate ", *step.values.learning_rate, " microbatches ", step.values.microbatches,
                     " divisor ", step.values.gradient_divisor,
                     step.discard_after >= 0 ? absl::StrCat(" discard after ", step.discard_after) : "",
                     step.evaluations > 0 ? absl::StrCat(" evaluations ", step.evaluations) : "",

@@ -15,8 +15,8 @@ struct ControlBlock {
   float gradient_divisor = 1;  // the step divides the summed gradient by this and by loss_scale
   int32_t microbatches = 1;    // in this step
   uint64_t seed = 0;           // of the session, for random numbers
-  int64_t step = 0;            // from 0; counts every step, skipped ones too
-  uint64_t agreed = 0;         // hash of all that must be the same on all ranks in this step; see SumNorm
+  int64_t step = 0;  // from 0; counts steps that end, skipped ones too: a discarded one leaves its number to the next
+  uint64_t agreed = 0;  // hash of all that must be the same on all ranks in this step; see SumNorm
 
   // Counters. A command of the replay's j-th microbatch adds j, its position, to these.
   int64_t microbatch = 0;       // within the step, of this replay's first microbatch

@@ -33,7 +33,9 @@ struct ForwardVariant {
 };
 
 // Ranks that replay different variants, or one of them once more, are found by the next collective call that is not a
-// launch, as by World::Sum or BeginStep.
+// launch, as by World::Sum or BeginStep. Until then nothing is refused, and their outputs may mean nothing: Replay and
+// ReadOutput say nothing to other ranks, which would cost each evaluation a message to all. Ranks that replay and read
+// alone should make such a call before they use what they read, one for many replays.
 class ForwardSession {
  public:
   // (c) With `share_arena`, takes no transient memory but uses the train session's: ResourceExhausted, with the

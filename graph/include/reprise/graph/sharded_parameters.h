@@ -21,8 +21,9 @@ namespace reprise {
 // Each rank holds its part of the master weights, and of the weights in the dtype that compute reads where the two
 // differ. Padding is zero. A parameter has no values until Initialize or Write sets them; until then Read, steps and
 // replays are refused (FailedPrecondition, naming it; parameters of no elements need no values). Threads: as for the
-// World. Changing parameters is allowed only between the steps of every session that shares them; sessions refuse to go
-// on otherwise.
+// World. Parameters change only between the steps of every session that shares them: Initialize and Write are refused
+// in a step (FailedPrecondition, naming it), and a session whose parameters another one's step, or
+// MarkParametersChanged, has changed in its own step refuses to go on with it.
 //
 // Functions marked (c) are collective. Where ranks are in several processes, what they give is compared first: where it
 // differs, or some rank's arguments are wrong, all ranks refuse, and nothing was changed.
@@ -62,6 +63,8 @@ class ShardedParameters {
   absl::Status CheckSet(absl::string_view what) const;
   // Every parameter's memory was set by other means than Initialize and Write. Inside a call of a session.
   void MarkChanged();
+  // While it lives, `open_step` is the number of a session's step that is open, or negative.
+  void WatchStep(const std::shared_ptr<const int64_t>& open_step);
 
  private:
   ShardedParameters() = default;
@@ -70,6 +73,7 @@ class ShardedParameters {
   absl::Status FillAll(const Initializer& initializer);
   absl::StatusOr<ParameterId> CheckWrite(absl::string_view name, absl::Span<const float> whole) const;
   absl::Status CheckSet(absl::string_view what, ParameterId parameter) const;
+  absl::Status CheckNoStep(absl::string_view what) const;
   std::byte* address(BufferId buffer, int local) const;
 
   std::shared_ptr<World> world_;
@@ -79,6 +83,7 @@ class ShardedParameters {
   int64_t number_ = 0;
   std::atomic<int64_t> version_ = 0;
   std::vector<bool> is_set_;  // by parameter
+  std::vector<std::weak_ptr<const int64_t>> open_steps_;
   std::vector<Buffer> buffers_;
   std::vector<UnitBuffers> unit_buffers_;
   std::shared_ptr<MemoryBlock> weights_, masters_;

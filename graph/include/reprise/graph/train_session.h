@@ -82,7 +82,8 @@ struct TrainOptions {
 
 // Uploaded once, at BeginStep; the same on all ranks.
 struct StepValues {
-  float learning_rate = 0;
+  // Must be given. 0, as at the start of a warm-up, updates optimizer state but no parameter.
+  std::optional<float> learning_rate = {};
   int microbatches = 1;  // a multiple of microbatches_per_graph
   // gradient = sum over ranks and microbatches / divisor, divided once, in the step. 0: world size x microbatches, the
   // mean; 1: the sum; a global token count: the mean over tokens.
@@ -108,7 +109,8 @@ class TrainSession {
                                                               TrainOptions options);
   ~TrainSession();
 
-  // (c) Refused while a parameter was never set; by a rank in several processes for all of them.
+  // (c) Refused without a learning rate, and while a parameter was never set; by a rank in several processes for all
+  // of them.
   absl::Status BeginStep(const StepValues& values);
   // One input of the next microbatch of a local rank; `values` is free on return. InvalidArgument for another dtype
   // or size, or a tensor that is not an input.
@@ -120,7 +122,8 @@ class TrainSession {
   absl::Status EndStep();        // (c) norm, optimizer, shard refresh; waits until rank 0 is in the step too
   // (c) Ends the step without an update; possible at any point of it, and from any thread.
   absl::Status DiscardGradients();
-  // (c) Between steps: the memory of all parameters was set by other means than ShardedParameters and sessions.
+  // (c) Between steps: the memory of all parameters was set by other means than ShardedParameters and sessions. A step
+  // that another session has begun on them is then refused, and to be discarded.
   absl::Status MarkParametersChanged();
 
   // Finished steps that were not returned before, oldest first; of the last kMetricsRingSize only. Never waits.
@@ -132,7 +135,9 @@ class TrainSession {
   // (external inputs: as they are now). The answer is the same on all ranks: the first value that is not finite, by
   // command: call, phase, tensor or parameter with its unit, element and rank; or that there is none. Parameters,
   // optimizer state, state tensors, counters and metrics stay as they are; outputs and kept gradients are written
-  // again. FailedPrecondition in a step, or if nothing has run.
+  // again. FailedPrecondition in a step, or if nothing has run. To look at an earlier graph of the step, begin a step
+  // again, run its microbatches up to there (with the next random numbers, and state tensors as they are) and discard
+  // the gradients: what ran last is looked at, whether its step was ended or discarded.
   absl::StatusOr<std::string> FindNonFinite();
   // Waits for everything launched; the first error so far.
   absl::Status Synchronize();

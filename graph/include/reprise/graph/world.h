@@ -125,7 +125,7 @@ class World {
   // known already, and that what this rank launched would find no counterpart.
   virtual absl::Status Progress(int64_t) { return absl::OkStatus(); }
   // (c) Before each launch of a schedule, by sessions; costs no message. `key` is the same on all ranks, and another
-  // one for other launches. An error if nothing can be launched any more.
+  // one for other launches; so is the name, for messages. An error if nothing can be launched any more.
   virtual absl::Status NoteLaunch(uint64_t, absl::string_view) { return absl::OkStatus(); }
   // Calls that were compared so far; the same on all ranks.
   virtual int64_t num_exchanges() const { return 0; }
