@@ -186,7 +186,8 @@ absl::StatusOr<std::string> Prediction(const Plan& plan, const PlanSummary& summ
   TraceNotes notes = NotesOn(plan, costs, source);
   if (LacksActivations()) {
     notes.push_back(
-        {"activations", "none, so that compute has nothing to do: --tokens is 0; give the rows of a microbatch"});
+        {"activations",
+         "not counted, so that compute takes too little time: --tokens is 0; give the rows of a microbatch"});
   }
   REPRISE_ASSIGN_OR_RETURN(const Timeline timeline, PredictStep(plan, summary, costs));
   if (trace) return ToChromeTrace(plan, timeline, "predicted", notes);

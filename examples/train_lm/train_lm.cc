@@ -26,7 +26,8 @@
 #include "reprise/graph/forward_session.h"
 #include "reprise/graph/train_session.h"
 
-ABSL_FLAG(std::string, data, "build/quickstart/text.txt", "text to train on; its last tenth is for validation");
+ABSL_FLAG(std::string, data, "build/quickstart/text.txt",
+          "text to train on, of which the last tenth is for validation; examples/quickstart makes the default");
 ABSL_FLAG(reprise::examples::Device, device, reprise::examples::Device::kAuto,
           "auto, host or cuda; auto: GPUs if there is one for each rank");
 ABSL_FLAG(int, ranks, 0, "ranks that the model is sharded over; 0: all GPUs, or 2 host ranks");
@@ -302,6 +303,10 @@ absl::StatusOr<int> Main() {
 
 int main(int argc, char** argv) {
   return reprise::examples::RunProgram(
-      argc, argv, "Trains a byte-level language model, fully sharded over GPUs or host ranks, on a text.",
+      argc, argv,
+      "trains a byte-level language model, fully sharded over GPUs or host ranks, on a text.\n\n"
+      "  train_lm --data=text.txt --steps=100\n"
+      "  train_lm --data=text.txt --device=host --ranks=4 --check\n"
+      "  torchrun --nproc-per-node=2 --no-python train_lm --data=text.txt",
       reprise::examples::Main);
 }

@@ -255,7 +255,7 @@ TEST(ReprisePlanTest, SaysWhetherThePlanFitsInADevice) {
 // Whoever leaves --tokens out must not take the answer for one about a training.
 TEST(ReprisePlanTest, SaysThatActivationsAreNotCounted) {
   const std::string note = "ACTIVATIONS ARE NOT COUNTED: --tokens is 0; give the rows of a microbatch\n";
-  const std::string predicted = "activations: none, so that compute has nothing to do: --tokens is 0; ";
+  const std::string predicted = "activations: not counted, so that compute takes too little time: --tokens is 0; ";
   for (const char* none : {"", "--tokens=0 "}) {
     const std::string flags = absl::StrCat("--stack=2 --param_shape=64x64 ", none);
     EXPECT_THAT(Tool(flags).output, HasSubstr("\n" + note + "\noptions in force\n"));
