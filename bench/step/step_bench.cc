@@ -35,12 +35,14 @@
 #include "reprise/core/status_macros.h"
 #include "reprise/core/timeline.h"
 
-ABSL_FLAG(reprise::examples::Device, device, reprise::examples::Device::kAuto, "auto, host or cuda");
+ABSL_FLAG(reprise::examples::Device, device, reprise::examples::Device::kAuto,
+          "auto, host or cuda; auto: GPUs if there is one for each rank");
 ABSL_FLAG(int, ranks, 0, "ranks; 0: all GPUs, or 2 host ranks");
 ABSL_FLAG(std::vector<std::string>, workloads, std::vector<std::string>({"mlp4s", "mlp4", "seed4"}),
-          "of seed4, mlp4, mlp4s, tiny");
+          "of seed4 (4 linear layers of 16384 x 16384, 8192 tokens), mlp4 (4 MLPs of 4096 x 16384, 4096 tokens), mlp4s "
+          "(4 of 1024 x 4096, 1024 tokens) and tiny (for tests)");
 ABSL_FLAG(std::vector<std::string>, modes, std::vector<std::string>({"local", "eager", "graph"}),
-          "of local, eager, graph");
+          "of local (compute alone), eager (every command enqueued anew) and graph (one launch)");
 ABSL_FLAG(int, weight_slots, 2, "gathered copies that live at once");
 ABSL_FLAG(int, gradient_slots, 2, "wire gradients that live at once");
 ABSL_FLAG(bool, residency, true, "whether slots keep their weights");
@@ -55,7 +57,7 @@ ABSL_FLAG(std::string, master, "bf16",
 ABSL_FLAG(bool, profile, false, "time each command, and report what of the communication compute hides");
 ABSL_FLAG(std::string, timeline, "", "with --profile: PREFIX of files PREFIX-workload-mode.json, for Perfetto");
 ABSL_FLAG(int, batches, 10, "measurements, of which the median is taken");
-ABSL_FLAG(double, seconds, 0.2, "of each measurement, about");
+ABSL_FLAG(double, seconds, 0.2, "length of each measurement, about");
 ABSL_FLAG(std::string, tuning_file, "",
           "on devices: file of the quickest transports and matrix products; what it lacks is measured and added");
 ABSL_FLAG(bool, share_device, false, "several ranks may use one GPU: for tests, never for speed");
@@ -422,6 +424,9 @@ absl::StatusOr<int> Main() {
 
 int main(int argc, char** argv) {
   return reprise::examples::RunProgram(
-      argc, argv, "Measures forward and backward of sharded models: milliseconds per microbatch in steady state.",
+      argc, argv,
+      "measures forward and backward of sharded models: milliseconds per microbatch in steady state.\n\n"
+      "  step_bench --workloads=mlp4,mlp4s --modes=local,eager,graph --ranks=2\n"
+      "  step_bench --device=host --workloads=tiny --profile --timeline=trace",
       reprise::bench::Main);
 }

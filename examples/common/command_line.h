@@ -17,14 +17,17 @@ namespace reprise::examples {
 
 // Sets the flags that the arguments name, each --name=value, --name value, or --name and --noname of a bool.
 // InvalidArgument for the first one that is no such thing, or not a value of its flag. Returns what is asked for
-// instead of a run: the text of --help (of `usage` and all flags) or of --version, otherwise "".
+// instead of a run: the text of --help (of `usage`, all flags and the exit codes, those of
+// `exit_codes` too) or of --version, otherwise "".
 absl::StatusOr<std::string> ReadCommandLine(absl::string_view program, absl::string_view usage,
-                                            const std::vector<std::string>& arguments);
+                                            absl::string_view exit_codes, const std::vector<std::string>& arguments);
 
 // The whole of a main function: reads the command line, calls `run`, which returns the exit code, and prints what went
 // wrong as "PROGRAM: message" to the standard error. Exit codes: 0 also for --help and --version; 2 if what is asked
-// for is refused; 1 for other failures, among them output that could not be written.
-int RunProgram(int argc, char** argv, absl::string_view usage, const std::function<absl::StatusOr<int>()>& run);
+// for is refused; 1 for other failures, among them output that could not be written. `exit_codes`: for --help, which
+// others `run` returns.
+int RunProgram(int argc, char** argv, absl::string_view usage, const std::function<absl::StatusOr<int>()>& run,
+               absl::string_view exit_codes = "");
 
 // InvalidArgument, by the flag's name and with the bounds, for a value outside [minimum, maximum].
 template <class T>

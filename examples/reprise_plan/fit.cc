@@ -25,7 +25,7 @@ absl::StatusOr<int64_t> BytesFromText(absl::string_view text) {
   const size_t digits = std::find_if_not(text.begin(), text.end(), is_number) - text.begin();
   const absl::string_view unit = absl::StripLeadingAsciiWhitespace(text.substr(digits));
   double number = 0, scale = 0;
-  if (unit.empty() || absl::EqualsIgnoreCase(unit, "B")) scale = 1;
+  if (absl::EqualsIgnoreCase(unit, "B")) scale = 1;
   constexpr absl::string_view kPrefixes = "KMGT";
   for (size_t p = 0; p < kPrefixes.size(); ++p) {
     const absl::string_view prefix = kPrefixes.substr(p, 1);
@@ -36,20 +36,25 @@ absl::StatusOr<int64_t> BytesFromText(absl::string_view text) {
     return static_cast<int64_t>(number * scale);
   }
   return absl::InvalidArgumentError(
-      absl::StrCat("\"", text,
-                   "\" is no amount of memory below 2^62 bytes; give bytes, or KB, MB, GB, TB, KiB, MiB, "
-                   "GiB or TiB, such as 141GB"));
+      absl::StrCat("\"", text, "\" is no amount of memory below 2^62 bytes", unit.empty() ? ": it has no unit" : "",
+                   "; give a number with B, KB, MB, GB, TB, KiB, MiB, GiB or TiB, such as 141GB"));
 }
 
-std::string FitTable(const Plan& plan, int64_t device_memory) {
-  int64_t needed = 0;
+int64_t DeviceBytes(const Plan& plan) {
+  int64_t bytes = 0;
   for (int s = 0; s < kNumStorages; ++s) {
-    if (IsOnDevice(static_cast<Storage>(s))) needed += plan.memory.num_bytes[s];
+    if (IsOnDevice(static_cast<Storage>(s))) bytes += plan.memory.num_bytes[s];
   }
+  return bytes;
+}
+
+std::string FitTable(const Plan& plan, int64_t device_memory, absl::string_view note) {
+  const int64_t needed = DeviceBytes(plan);
   std::string out = "\nmemory of a device, besides what CUDA, NCCL and external tensors take\n";
   AddBytes("given", device_memory, out);
   AddBytes("needed", needed, out);
   AddBytes(needed <= device_memory ? "fits: left" : "DOES NOT FIT: lacking", std::abs(device_memory - needed), out);
+  absl::StrAppend(&out, note);
 
   std::vector<const Buffer*> largest;
   for (const Buffer& buffer : plan.buffers) {

@@ -11,11 +11,15 @@
 
 namespace reprise {
 
-// "141GB", "80 GiB", "1.5TiB", "1000000": bytes. InvalidArgument for other text, and for 2^62 bytes or more.
+// "141GB", "80 GiB", "1.5TiB", "1000000B": bytes. InvalidArgument for other text, a number without its unit among it,
+// and for 2^62 bytes or more.
 absl::StatusOr<int64_t> BytesFromText(absl::string_view text);
 
-// Whether the device memory of a rank fits in so many bytes and what is left or lacking, with the largest buffers.
-std::string FitTable(const Plan& plan, int64_t device_memory);
+// The bytes that a plan needs of a rank's device.
+int64_t DeviceBytes(const Plan& plan);
+
+// Whether these fit in so many bytes and what is left or lacking, `note` (lines), and the largest buffers.
+std::string FitTable(const Plan& plan, int64_t device_memory, absl::string_view note);
 
 }  // namespace reprise
 

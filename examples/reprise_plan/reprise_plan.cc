@@ -37,7 +37,7 @@ ABSL_FLAG(OptionalInt, stack, absl::nullopt,
           "number of equal linear units of a ready-made model; give this or --model");
 ABSL_FLAG(std::string, param_shape, "16384x16384", "rows x columns of each unit's parameter, with --stack");
 ABSL_FLAG(std::string, dtype, "bf16", "bf16 or f32: of parameters and activations, with --stack");
-ABSL_FLAG(int64_t, tokens, 0, "rows of the activations, with --stack; 0 leaves activations empty");
+ABSL_FLAG(int64_t, tokens, 0, "rows of the activations of a microbatch, with --stack; 0: activations are not counted");
 ABSL_FLAG(int, world_size, 2, "ranks");
 ABSL_FLAG(int, microbatches, 1, "microbatches of a step, for summary, json, timeline and overlap");
 ABSL_FLAG(OptionalInt, prefetch_depth, absl::nullopt, "calls that a gather may run ahead; unset: 1");
@@ -65,13 +65,16 @@ ABSL_FLAG(
     std::string, costs, "",
     "cost model for timeline and overlap: a file of such (JSON), or what step_bench wrote; unset: two H200, which "
     "is a guess for more ranks");
-ABSL_FLAG(std::string, device_memory, "",
-          "for summary: whether the plan fits in so much memory of a device, such as 141GB or 80GiB");
+ABSL_FLAG(
+    std::string, device_memory, "",
+    "for summary: whether the plan fits in so much memory of a device: a number with B, KB, MB, GB, TB (powers of "
+    "1000) or KiB, MiB, GiB, TiB (powers of 1024), such as 141GB; the exit code says so too");
 
 namespace reprise {
 namespace {
 
 constexpr int64_t kMaxFileBytes = int64_t{1} << 28;
+constexpr int kDoesNotFit = 3;  // exit code
 
 template <class T>
 using Words = std::vector<std::pair<const char*, T>>;
@@ -164,6 +167,14 @@ absl::StatusOr<Model> ReadModel() {
                StackModel(*units, shape, dtype, absl::GetFlag(FLAGS_tokens)));
 }
 
+// Whether the plan holds no activations because --tokens was not given.
+bool LacksActivations() { return absl::GetFlag(FLAGS_model).empty() && absl::GetFlag(FLAGS_tokens) == 0; }
+
+// A line about that, or nothing.
+std::string ActivationsNote() {
+  return LacksActivations() ? "ACTIVATIONS ARE NOT COUNTED: --tokens is 0; give the rows of a microbatch\n" : "";
+}
+
 // The predicted step, as a trace or as a report.
 absl::StatusOr<std::string> Prediction(const Plan& plan, const PlanSummary& summary, bool trace) {
   CostModel costs;
@@ -172,7 +183,12 @@ absl::StatusOr<std::string> Prediction(const Plan& plan, const PlanSummary& summ
     REPRISE_ASSIGN_OR_RETURN(costs, ReadNamedFile<CostModel>(FLAGS_costs, "cost model", CostModelFromJson));
     source = absl::StrCat(absl::GetFlag(FLAGS_costs), "; what it lacks: ", source);
   }
-  const TraceNotes notes = NotesOn(plan, costs, source);
+  TraceNotes notes = NotesOn(plan, costs, source);
+  if (LacksActivations()) {
+    notes.push_back(
+        {"activations",
+         "not counted, so that compute takes too little time: --tokens is 0; give the rows of a microbatch"});
+  }
   REPRISE_ASSIGN_OR_RETURN(const Timeline timeline, PredictStep(plan, summary, costs));
   if (trace) return ToChromeTrace(plan, timeline, "predicted", notes);
   REPRISE_ASSIGN_OR_RETURN(const OverlapReport report, AnalyzeOverlap(plan, timeline));
@@ -195,7 +211,32 @@ std::string IdleFlags() {
 
 enum class Format { kSummary, kText, kJson, kDot, kTimeline, kOverlap };
 
-absl::StatusOr<std::string> Output() {
+absl::StatusOr<std::string> Text(Format format, const Plan& plan, const PlanSummary& summary, const PlanOptions& asked,
+                                 std::optional<int64_t> device_memory) {
+  switch (format) {
+    case Format::kSummary:
+      return absl::StrCat(SummaryTable(plan, summary), ActivationsNote(),
+                          OptionsTable(plan, asked, !absl::GetFlag(FLAGS_forward), IdleFlags()),
+                          device_memory.has_value() ? FitTable(plan, *device_memory, ActivationsNote()) : "");
+    case Format::kText:
+      return ToText(plan);
+    case Format::kJson:
+      return ToJson(plan, summary.microbatches);
+    case Format::kDot:
+      return ToDot(plan);
+    case Format::kTimeline:
+    case Format::kOverlap:
+      return Prediction(plan, summary, format == Format::kTimeline);
+  }
+  return absl::InternalError("no format");
+}
+
+struct Answer {
+  std::string text;
+  int exit_code = 0;
+};
+
+absl::StatusOr<Answer> Output() {
   REPRISE_ASSIGN_OR_RETURN(const Format format, Choose<Format>(FLAGS_format, {{"summary", Format::kSummary},
                                                                               {"text", Format::kText},
                                                                               {"json", Format::kJson},
@@ -219,28 +260,16 @@ absl::StatusOr<std::string> Output() {
   REPRISE_ASSIGN_OR_RETURN(const Plan plan, make_plan(model, absl::GetFlag(FLAGS_world_size), options));
   REPRISE_ASSIGN_OR_RETURN(const PlanSummary summary, Summarize(plan, absl::GetFlag(FLAGS_microbatches)));
   if (absl::GetFlag(FLAGS_verify)) REPRISE_RETURN_IF_ERROR(Verify(plan));
-  switch (format) {
-    case Format::kSummary:
-      return absl::StrCat(SummaryTable(plan, summary),
-                          OptionsTable(plan, options, !absl::GetFlag(FLAGS_forward), IdleFlags()),
-                          device_memory.has_value() ? FitTable(plan, *device_memory) : "");
-    case Format::kText:
-      return ToText(plan);
-    case Format::kJson:
-      return ToJson(plan, summary.microbatches);
-    case Format::kDot:
-      return ToDot(plan);
-    case Format::kTimeline:
-    case Format::kOverlap:
-      return Prediction(plan, summary, format == Format::kTimeline);
-  }
-  return absl::InternalError("no format");
+  Answer answer;
+  REPRISE_ASSIGN_OR_RETURN(answer.text, Text(format, plan, summary, options, device_memory));
+  if (device_memory.has_value() && DeviceBytes(plan) > *device_memory) answer.exit_code = kDoesNotFit;
+  return answer;
 }
 
 absl::StatusOr<int> Main() {
-  REPRISE_ASSIGN_OR_RETURN(const std::string output, Output());
-  std::cout << output;
-  return 0;
+  REPRISE_ASSIGN_OR_RETURN(const Answer answer, Output());
+  std::cout << answer.text;
+  return answer.exit_code;
 }
 
 }  // namespace
@@ -253,6 +282,7 @@ int main(int argc, char** argv) {
       "  reprise_plan --stack=4 --world_size=2 --microbatches=2\n"
       "  reprise_plan --stack=2 --param_shape=64x64 --tokens=8 --residency=off --format=text\n"
       "  reprise_plan --model=model.json --format=dot | dot -Tsvg > plan.svg\n"
-      "  reprise_plan --stack=4 --tokens=8192 --microbatches=2 --format=overlap",
-      reprise::Main);
+      "  reprise_plan --stack=4 --tokens=8192 --microbatches=2 --format=overlap\n"
+      "  reprise_plan --stack=4 --tokens=8192 --device_memory=141GB",
+      reprise::Main, "3 the plan does not fit in --device_memory");
 }

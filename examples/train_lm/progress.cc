@@ -4,7 +4,6 @@
 #include <cmath>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 
 namespace reprise::examples {
 
@@ -18,19 +17,18 @@ void Progress::Add(const StepMetrics& metrics) {
 
 std::string Progress::TakeSkipped() {
   if (untold_ == 0) return "";
-  const std::string which = untold_ == 1 ? absl::StrFormat("step %d/%d was", first_untold_ + 1, steps_)
-                                         : absl::StrFormat("%d steps from %d to %d of %d were", untold_,
-                                                           first_untold_ + 1, last_untold_ + 1, steps_);
+  const std::string which = untold_ == 1 ? absl::StrCat("step ", first_untold_)
+                                         : absl::StrCat(untold_, " steps from ", first_untold_, " to ", last_untold_);
   untold_ = 0;
-  return absl::StrCat(which, " skipped: the gradient was not finite, so that no parameter changed\n");
+  return absl::StrCat("skipped: ", which, ", because the gradient was not finite");
 }
 
 absl::Status Progress::Check() const {
   const bool is_lost = skipped_in_a_row_ >= std::min(kMaxSkippedInARow, steps_);
   if (std::isfinite(last_.loss) && !is_lost) return absl::OkStatus();
   return absl::AbortedError(
-      absl::StrCat("training ended at step ", last_.step + 1, " of ", steps_, ": ",
-                   std::isfinite(last_.loss) ? "" : absl::StrCat("the loss is ", last_.loss, ", and "),
+      absl::StrCat("training ended at step ", last_.step, " (the last would be ", steps_ - 1,
+                   "): ", std::isfinite(last_.loss) ? "" : absl::StrCat("the loss is ", last_.loss, ", and "),
                    skipped_in_a_row_ == 0 ? "parameters are not finite"
                                           : absl::StrCat(skipped_in_a_row_, " steps in a row were skipped"),
                    "; use a smaller --lr"));

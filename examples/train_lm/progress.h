@@ -9,7 +9,7 @@
 
 namespace reprise::examples {
 
-// Follows the metrics of all steps, in order.
+// Follows the metrics of all steps, in order. Texts number steps from 0, as StepMetrics and the library's messages do.
 class Progress {
  public:
   // So many skipped steps in a row are no accident of one batch.
@@ -19,7 +19,7 @@ class Progress {
   explicit Progress(int steps) : steps_(steps) {}
 
   void Add(const StepMetrics& metrics);
-  // A line about the steps that were skipped and not told of before; empty if there are none.
+  // Which steps were skipped and not told of before, in a few words; empty if there are none.
   std::string TakeSkipped();
   // Aborted, naming the step: its loss is not finite, or it and all before it were skipped, or as many as
   // kMaxSkippedInARow. After TakeSkipped.

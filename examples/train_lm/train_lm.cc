@@ -12,7 +12,6 @@
 #include <vector>
 
 #include "absl/flags/flag.h"
-#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "examples/common/command_line.h"
@@ -20,13 +19,15 @@
 #include "examples/common/output.h"
 #include "examples/common/world.h"
 #include "examples/train_lm/check.h"
+#include "examples/train_lm/printable.h"
 #include "examples/train_lm/progress.h"
 #include "examples/train_lm/text_data.h"
 #include "reprise/core/status_macros.h"
 #include "reprise/graph/forward_session.h"
 #include "reprise/graph/train_session.h"
 
-ABSL_FLAG(std::string, data, "build/quickstart/text.txt", "text to train on; its last tenth is for validation");
+ABSL_FLAG(std::string, data, "build/quickstart/text.txt",
+          "text to train on, of which the last tenth is for validation; examples/quickstart makes the default");
 ABSL_FLAG(reprise::examples::Device, device, reprise::examples::Device::kAuto,
           "auto, host or cuda; auto: GPUs if there is one for each rank");
 ABSL_FLAG(int, ranks, 0, "ranks that the model is sharded over; 0: all GPUs, or 2 host ranks");
@@ -82,19 +83,21 @@ float LearningRate(const Run& run, int step) {
 
 double BitsPerByte(double nats) { return nats / std::log(2.0); }
 
-void PrintProgress(const Run& run, int ranks, const StepMetrics& metrics, Clock::time_point start) {
-  const int64_t step = metrics.step + 1;
+void PrintProgress(const Run& run, int ranks, const StepMetrics& metrics, const std::string& skipped,
+                   Clock::time_point start) {
+  const int64_t done = metrics.step + 1;
   const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
-  const double tokens = static_cast<double>(step) * ranks * run.microbatches * run.model.batch * run.model.context;
-  std::cout << absl::StrFormat("step %d/%d  %.3f bits per byte  %.0f tokens/s  %.0f s left\n", step, run.steps,
-                               BitsPerByte(metrics.loss), tokens / seconds, seconds / step * (run.steps - step))
-            << std::flush;
+  const double tokens = static_cast<double>(done) * ranks * run.microbatches * run.model.batch * run.model.context;
+  std::cout << absl::StrFormat("step %d  %.3f bits per byte  %.0f tokens/s  %.0f s left", metrics.step,
+                               BitsPerByte(metrics.loss), tokens / seconds, seconds / done * (run.steps - done))
+            << (skipped.empty() ? "" : "  ") << skipped << std::endl;
 }
 
 absl::Status Train(const Run& run, World& world, bool prints, const TextData& text, const LanguageModel& model,
                    ShardedParameters& parameters, TrainSession& session, ReferenceCheck* check) {
   const Clock::time_point start = Clock::now();
   const int report_every = std::max(1, run.steps / 25);
+  if (prints) std::cout << "training for " << run.steps << " steps, the first is step 0\n";
   Progress progress(run.steps);
   StepMetrics last;
   const auto poll = [&] {
@@ -128,11 +131,10 @@ absl::Status Train(const Run& run, World& world, bool prints, const TextData& te
       REPRISE_RETURN_IF_ERROR(session.Synchronize());
       poll();
       const std::string skipped = progress.TakeSkipped();
-      if (prints) std::cout << skipped;
-      if (prints) PrintProgress(run, world.size(), last, start);
+      if (prints) PrintProgress(run, world.size(), last, skipped, start);
       if (absl::Status lost = progress.Check(); !lost.ok()) {
         REPRISE_ASSIGN_OR_RETURN(const std::string why, session.FindNonFinite());
-        if (prints) std::cout << why << "\n";
+        if (prints) std::cout << "where it began: " << why << "\n";
         REPRISE_RETURN_IF_ERROR(CheckOutput());
         return lost;
       }
@@ -281,8 +283,9 @@ absl::StatusOr<int> Main() {
   const std::string prompt(text.validation().substr(0, std::max(1, run.model.context / 2)));
   REPRISE_ASSIGN_OR_RETURN(const std::string sample, Sample(*world, run, sampler, prompt, *forward));
   if (program.prints) {
-    std::cout << "prompt: " << absl::CEscape(prompt) << "\nsample: " << absl::CEscape(sample.substr(prompt.size()))
-              << "\n";
+    std::cout << "prompt:\n"
+              << Printable(prompt) << "\nsample:\n"
+              << Printable(absl::string_view(sample).substr(prompt.size())) << "\n";
   }
   REPRISE_ASSIGN_OR_RETURN(const double bits, Validate(*world, text, model, run.model.batch, *forward));
   if (program.prints) std::cout << absl::StrFormat("validation: %.3f bits per byte\n", bits);
@@ -298,6 +301,10 @@ absl::StatusOr<int> Main() {
 
 int main(int argc, char** argv) {
   return reprise::examples::RunProgram(
-      argc, argv, "Trains a byte-level language model, fully sharded over GPUs or host ranks, on a text.",
+      argc, argv,
+      "trains a byte-level language model, fully sharded over GPUs or host ranks, on a text.\n\n"
+      "  train_lm --data=text.txt --steps=100\n"
+      "  train_lm --data=text.txt --device=host --ranks=4 --check\n"
+      "  torchrun --nproc-per-node=2 --no-python train_lm --data=text.txt",
       reprise::examples::Main);
 }

@@ -234,12 +234,12 @@ TEST(ReprisePlanTest, SaysWhetherThePlanFitsInADevice) {
   };
   for (const Case& c :
        {Case{"141GB", 141000000000}, Case{"80GiB", int64_t{80} << 30}, Case{"'12 gib'", int64_t{12} << 30},
-        Case{"1.5TiB", int64_t{3} << 39}, Case{"12079629312", kNeeded}, Case{"12079629311B", kNeeded - 1},
+        Case{"1.5TiB", int64_t{3} << 39}, Case{"12079629312B", kNeeded}, Case{"12079629311B", kNeeded - 1},
         Case{"512KiB", 512 << 10}, Case{"512kb", 512000}, Case{"7MB", 7000000}, Case{"7MiB", 7 << 20},
         Case{"2TB", 2000000000000}}) {
     const FinishedRun run = Tool(absl::StrCat("--stack=4 --device_memory=", c.memory));
-    EXPECT_EQ(run.exit_code, 0) << c.memory;
     const bool fits = kNeeded <= c.bytes;
+    EXPECT_EQ(run.exit_code, fits ? 0 : 3) << c.memory;
     for (const std::string& line :
          {absl::StrFormat("\ngiven bytes%37d", c.bytes), absl::StrFormat("\nneeded bytes%36d", kNeeded),
           fits ? absl::StrFormat("\nfits: left bytes%32d", c.bytes - kNeeded)
@@ -249,6 +249,31 @@ TEST(ReprisePlanTest, SaysWhetherThePlanFitsInADevice) {
     EXPECT_EQ(run.output.find(fits ? "DOES NOT FIT" : "fits: ") == std::string::npos, true) << c.memory;
     EXPECT_THAT(run.output,
                 HasSubstr("\nlargest buffers\nmaster.u0                              536870912  masters\n"));
+  }
+}
+
+// Whoever leaves --tokens out must not take the answer for one about a training.
+TEST(ReprisePlanTest, SaysThatActivationsAreNotCounted) {
+  const std::string note = "ACTIVATIONS ARE NOT COUNTED: --tokens is 0; give the rows of a microbatch\n";
+  const std::string predicted = "activations: not counted, so that compute takes too little time: --tokens is 0; ";
+  for (const char* none : {"", "--tokens=0 "}) {
+    const std::string flags = absl::StrCat("--stack=2 --param_shape=64x64 ", none);
+    EXPECT_THAT(Tool(flags).output, HasSubstr("\n" + note + "\noptions in force\n"));
+    for (const char* memory : {"1KB", "1GB"}) {
+      const std::string output = Tool(absl::StrCat(flags, "--device_memory=", memory)).output;
+      const size_t verdict = output.find("\nneeded bytes");
+      ASSERT_NE(verdict, std::string::npos);
+      EXPECT_THAT(output.substr(verdict), HasSubstr("\n" + note + "\nlargest buffers\n")) << memory;
+    }
+    EXPECT_THAT(Tool(flags + "--format=overlap").output, HasSubstr(predicted));
+    EXPECT_THAT(Tool(flags + "--format=timeline").output, HasSubstr("--tokens is 0"));
+  }
+  for (const char* counted : {kSmall, "--model=tests/core/data/two_units.json "}) {
+    for (const char* format : {"", "--device_memory=1GB", "--format=overlap", "--format=timeline"}) {
+      const FinishedRun run = Tool(absl::StrCat(counted, format));
+      EXPECT_EQ(run.exit_code, 0) << counted << format;
+      EXPECT_EQ(run.output.find("--tokens is 0"), std::string::npos) << counted << format;
+    }
   }
 }
 
@@ -293,7 +318,9 @@ TEST(ReprisePlanTest, SummaryShowsTheOptionsInForceAndThoseWithoutEffect) {
 TEST(ReprisePlanTest, HelpShowsExamplesAndFlags) {
   const std::string help = Tool("--help").output;
   for (const char* part :
-       {"reprise_plan --stack=4", "--model", "--weight_slots", "--format", "copy_engine", "--costs", "overlap"}) {
+       {"reprise_plan --stack=4", "--model", "--weight_slots", "--format", "copy_engine", "--costs", "overlap",
+        "0 done; 1 failed; 2 refused, because of a flag, a file or a size; 3 the plan does not fit in "
+        "--device_memory"}) {
     EXPECT_THAT(help, HasSubstr(part));
   }
 }
@@ -346,6 +373,10 @@ TEST(ReprisePlanTest, RefusesBadFlagsInOneLineWithARemedy) {
        "give fewer microbatches"},
       {"--stack=2 --verify=maybe", "--verify=maybe", "--help"},
       {"--stack=2 --device_memory=80 --format=text", "--device_memory is for --format=summary", "leave it out"},
+      {"--stack=2 --device_memory=80",
+       "--device_memory: \"80\" is no amount of memory below 2^62 bytes: it has no unit",
+       "give a number with B, KB, MB, GB, TB, KiB, MiB, GiB or TiB, such as 141GB"},
+      {"--stack=2 --device_memory=80e9", "\"80e9\" is no amount of memory", "such as 141GB"},
       {"--stack=2 --device_memory=GB", "\"GB\" is no amount of memory", "such as 141GB"},
       {"--stack=2 --device_memory=80Gb/s", "\"80Gb/s\" is no amount of memory", "such as 141GB"},
       {"--stack=2 --device_memory=-1GB", "\"-1GB\" is no amount of memory", "such as 141GB"},

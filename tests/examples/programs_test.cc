@@ -101,6 +101,40 @@ TEST_F(ProgramsTest, EveryValueOfEveryFlagIsTakenOrRefusedInOneLine) {
   }
 }
 
+TEST_F(ProgramsTest, AValueThatIsNoneIsRefusedOnceWithWhatTheFlagTakes) {
+  struct Case {
+    size_t program;  // of programs_
+    const char* flag;
+    const char* value;
+    const char* takes;
+  };
+  const char* const int32 = "it takes whole numbers from -2147483648 to 2147483647";
+  const char* const int64 = "it takes whole numbers from -9223372036854775808 to 9223372036854775807";
+  for (const Case& c : {
+           Case{0, "ranks", "x", int32},
+           Case{0, "depth", "99999999999", int32},
+           Case{0, "lr", "much", "it takes a number"},
+           Case{0, "seed", "-1", "it takes whole numbers from 0 to 18446744073709551615"},
+           Case{0, "check", "maybe", "it takes true or false"},
+           Case{0, "device", "gpu", "must be auto, host or cuda"},
+           Case{1, "world_size", "2.5", int32},
+           Case{1, "stack", "two", int32},
+           Case{1, "tokens", "8k", int64},
+           Case{1, "verify", "maybe", "it takes true or false"},
+#ifdef REPRISE_STEP_BENCH
+           Case{2, "device", "x", "must be auto, host or cuda"},
+           Case{2, "batches", "ten", int32},
+           Case{2, "seconds", "1s", "it takes a number"},
+#endif
+       }) {
+    const Program& program = programs_[c.program];
+    const FinishedRun run = Errors(program, absl::StrCat("--", c.flag, "=", c.value));
+    EXPECT_EQ(run.exit_code, 2) << c.flag;
+    EXPECT_EQ(run.output, absl::StrCat(program.name, ": --", c.flag, "=", c.value, " is not a value of that flag: ",
+                                       c.takes, "; --help lists the flags and their values\n"));
+  }
+}
+
 TEST_F(ProgramsTest, SizesAreBoundedBeforeTheyTakeMemory) {
   struct Case {
     size_t program;  // of programs_
@@ -177,6 +211,7 @@ TEST_F(ProgramsTest, HelpAndVersionAreNoFailures) {
       const FinishedRun run = testing::RunExecutable(program.path, flag);
       EXPECT_EQ(run.exit_code, 0) << program.name << " " << flag;
       EXPECT_THAT(run.output, StartsWith(program.name + ": ")) << flag;
+      EXPECT_THAT(run.output, HasSubstr("\nExit codes: 0 done; 1 failed; 2 refused, because of a flag, ")) << flag;
     }
     const FinishedRun run = testing::RunExecutable(program.path, "--version");
     EXPECT_EQ(run.exit_code, 0);
