@@ -19,7 +19,8 @@ __device__ Factors ReadFactors(const AdamWArguments& a) {
   const StepFactors step = ReadStepFactors(a.update);
   const double t = static_cast<double>(a.update.step_state->optimizer_steps);
   return {step, static_cast<float>(1.0 / (1.0 - pow(static_cast<double>(a.beta1), t))),
-          static_cast<float>(sqrt(1.0 / (1.0 - pow(static_cast<double>(a.beta2), t)))), 1.0f - step.learning_rate * a.weight_decay};
+          static_cast<float>(sqrt(1.0 / (1.0 - pow(static_cast<double>(a.beta2), t)))),
+          1.0f - step.learning_rate * a.weight_decay};
 }
 
 template <int N, class M>

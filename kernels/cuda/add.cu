@@ -14,7 +14,8 @@ cudaError_t LaunchAdd(const LaunchPlace& place, const AddArguments& a) {
   if (a.b_count == a.count) return MapTwo(place.stream, a.count, a.a, a.b, a.y, Sum());
   return WithElement(a.y.dtype, [&](auto type) {
     using T = decltype(type);
-    return Map<Second::kRepeats, T, T>(place.stream, a.count, a.a.as<T>(), a.b.as<T>(), a.b_count, a.y.as<T>(), a.y.add(), Sum());
+    return Map<Second::kRepeats, T, T>(place.stream, a.count, a.a.as<T>(), a.b.as<T>(), a.b_count, a.y.as<T>(),
+                                       a.y.add(), Sum());
   });
 }
 

@@ -94,8 +94,8 @@ cudaError_t LaunchCausalAttention(const LaunchPlace& place, const CausalAttentio
     using T = decltype(type);
     return WithChunk(e.width / e.heads, [&](auto chunk) {
       constexpr int kChunk = decltype(chunk)::value;
-      return LaunchTiles(place.stream, e, e.sequences * e.heads, kChunk, sizeof(Shared<kChunk>), AttentionKernel<kChunk, T>,
-                         e, scale, a.qkv.as<T>(), a.y.as<T>(), a.log_sum_exp);
+      return LaunchTiles(place.stream, e, e.sequences * e.heads, kChunk, sizeof(Shared<kChunk>),
+                         AttentionKernel<kChunk, T>, e, scale, a.qkv.as<T>(), a.y.as<T>(), a.log_sum_exp);
     });
   });
 }

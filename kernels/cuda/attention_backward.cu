@@ -202,13 +202,14 @@ cudaError_t LaunchCausalAttentionBackward(const LaunchPlace& place, const Causal
       constexpr int kChunk = decltype(chunk)::value;
       T* out = a.dqkv.as<T>();
       for (int64_t first = 0; first < heads; first += at_once) {
-        const Inputs<T> in = {e,           scale, a.dy.as<T>(), a.qkv.as<T>(),
-                              a.log_sum_exp, first, Smaller(heads - first, at_once)};
-        cudaError_t error = LaunchTiles(place.stream, e, in.heads, kChunk, sizeof(Shared<kChunk>),
-                                        QueryGradientKernel<kChunk, T>, in, a.dqkv.add(), out, place.Workspace<float>());
+        const Inputs<T> in = {
+            e, scale, a.dy.as<T>(), a.qkv.as<T>(), a.log_sum_exp, first, Smaller(heads - first, at_once)};
+        cudaError_t error =
+            LaunchTiles(place.stream, e, in.heads, kChunk, sizeof(Shared<kChunk>), QueryGradientKernel<kChunk, T>, in,
+                        a.dqkv.add(), out, place.Workspace<float>());
         if (error != cudaSuccess) return error;
-        error = LaunchTiles(place.stream, e, in.heads, kChunk, sizeof(SharedWithP<kChunk>), KeyGradientKernel<kChunk, T>, in,
-                            a.dqkv.add(), out, place.Workspace<float>());
+        error = LaunchTiles(place.stream, e, in.heads, kChunk, sizeof(SharedWithP<kChunk>),
+                            KeyGradientKernel<kChunk, T>, in, a.dqkv.add(), out, place.Workspace<float>());
         if (error != cudaSuccess) return error;
       }
       return cudaSuccess;

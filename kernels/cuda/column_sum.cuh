@@ -61,7 +61,8 @@ __global__ void __launch_bounds__(kColumnPacks* kRowLanes)
 
 // Takes kColumnSumBytes of the workspace.
 template <int N, class Load, class Out>
-cudaError_t SumRows(const LaunchPlace& place, int64_t rows, int64_t columns, const Load& load, int64_t out_count, Out* out, bool add) {
+cudaError_t SumRows(const LaunchPlace& place, int64_t rows, int64_t columns, const Load& load, int64_t out_count,
+                    Out* out, bool add) {
   float* const workspace = place.Workspace<float>();
   constexpr int64_t kBlocksWanted = 512, kMaxRanges = 256, kMinRangeRows = 32;
   const dim3 threads(kColumnPacks, kRowLanes);
@@ -70,8 +71,8 @@ cudaError_t SumRows(const LaunchPlace& place, int64_t rows, int64_t columns, con
   ranges = Smaller(ranges, kColumnSumBytes / 4 / (columns + 1));
   if (ranges <= 1) {
     const dim3 blocks(static_cast<unsigned>(CeilDivide(out_count, kColumnPacks * N)));
-    return Launch(place.stream, blocks, threads, 0, SumRowsKernel<N, Load, Out>, rows, columns, rows, load, out_count, out,
-                  add);
+    return Launch(place.stream, blocks, threads, 0, SumRowsKernel<N, Load, Out>, rows, columns, rows, load, out_count,
+                  out, add);
   }
   const dim3 blocks(static_cast<unsigned>(groups), static_cast<unsigned>(ranges));
   if (const cudaError_t error = Launch(place.stream, blocks, threads, 0, SumRowsKernel<N, Load, float>, rows, columns,

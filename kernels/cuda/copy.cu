@@ -32,9 +32,8 @@ cudaError_t CopyRows(cudaStream_t stream, int64_t rows, int64_t columns, int64_t
 // Calls body(From(), To()).
 template <class Body>
 cudaError_t WithFromAndTo(DType from, DType to, const Body& body) {
-  return WithElement(from, [&](auto from_type) {
-    return WithElement(to, [&](auto to_type) { return body(from_type, to_type); });
-  });
+  return WithElement(
+      from, [&](auto from_type) { return WithElement(to, [&](auto to_type) { return body(from_type, to_type); }); });
 }
 
 }  // namespace
@@ -43,7 +42,8 @@ cudaError_t LaunchCopy(const LaunchPlace& place, const CopyArguments& a) {
   return WithFromAndTo(a.from.dtype, a.to.dtype, [&](auto from_type, auto to_type) {
     using A = decltype(from_type);
     using Out = decltype(to_type);
-    return Map<Second::kNone, A, Out>(place.stream, a.count, a.from.as<A>(), nullptr, 0, a.to.as<Out>(), a.to.add(), Identity());
+    return Map<Second::kNone, A, Out>(place.stream, a.count, a.from.as<A>(), nullptr, 0, a.to.as<Out>(), a.to.add(),
+                                      Identity());
   });
 }
 

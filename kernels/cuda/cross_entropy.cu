@@ -126,12 +126,12 @@ cudaError_t LaunchCrossEntropy(const LaunchPlace& place, const CrossEntropyArgum
       constexpr int64_t kRowsAtOnce = kCrossEntropyBytes / 4 - 2;
       for (int64_t begin = 0; begin < a.rows; begin += kRowsAtOnce) {
         const int64_t count = Smaller(a.rows - begin, kRowsAtOnce);
-        cudaError_t error =
-            Launch(place.stream, Blocks(count), RowThreads(a.classes, N), 0, RowLossKernel<N, decltype(aligned)::value, T>,
-                   count, a.classes, data + begin * a.classes, a.labels + begin, losses);
+        cudaError_t error = Launch(place.stream, Blocks(count), RowThreads(a.classes, N), 0,
+                                   RowLossKernel<N, decltype(aligned)::value, T>, count, a.classes,
+                                   data + begin * a.classes, a.labels + begin, losses);
         if (error != cudaSuccess) return error;
-        error = Launch(place.stream, 1, kSumThreads, 0, SumLossesKernel, losses, count, begin == 0, begin + count == a.rows,
-                       a.rows, total, a.loss);
+        error = Launch(place.stream, 1, kSumThreads, 0, SumLossesKernel, losses, count, begin == 0,
+                       begin + count == a.rows, a.rows, total, a.loss);
         if (error != cudaSuccess) return error;
       }
       return cudaSuccess;
@@ -147,8 +147,8 @@ cudaError_t LaunchCrossEntropyBackward(const LaunchPlace& place, const CrossEntr
     T* out = a.dlogits.as<T>();
     return WithConstant(a.classes % N == 0 && IsAligned<N>(data) && IsAligned<N>(out), [&](auto aligned) {
       return Launch(place.stream, Blocks(a.rows), RowThreads(a.classes, N), 0,
-                    LogitsGradientKernel<N, decltype(aligned)::value, T>, a.rows, a.classes, a.dloss, data, a.labels, out,
-                    a.dlogits.add());
+                    LogitsGradientKernel<N, decltype(aligned)::value, T>, a.rows, a.classes, a.dloss, data, a.labels,
+                    out, a.dlogits.add());
     });
   });
 }

@@ -130,8 +130,8 @@ absl::StatusOr<std::unique_ptr<CudaKernels>> NewCudaKernels(const CudaKernelsOpt
     return absl::InvalidArgumentError("workspace is null or not 256-byte aligned; pass memory from cudaMalloc");
   }
   if (options.workspace_bytes < kMinCudaWorkspaceBytes) {
-    return absl::InvalidArgumentError(absl::StrCat("workspace_bytes: ", options.workspace_bytes,
-                                                   "; pass at least ", kMinCudaWorkspaceBytes));
+    return absl::InvalidArgumentError(
+        absl::StrCat("workspace_bytes: ", options.workspace_bytes, "; pass at least ", kMinCudaWorkspaceBytes));
   }
   int device;
   REPRISE_RETURN_IF_ERROR(CudaStatus(cudaGetDevice(&device), "cudaGetDevice"));

@@ -138,8 +138,8 @@ cudaError_t LaunchEmbeddingBackward(const LaunchPlace& place, const EmbeddingBac
     return WithConstant(a.width % N == 0 && IsAligned<N>(rows) && IsAligned<N>(out), [&](auto aligned) {
       const dim3 blocks(static_cast<unsigned>(a.count),
                         static_cast<unsigned>(CeilDivide(a.width, int64_t{kSumThreads} * N)));
-      return Launch(place.stream, blocks, kSumThreads, 0, SumRowsByEntryKernel<N, decltype(aligned)::value, T, G>, a.count,
-                    a.width, rows, keys, positions, out, a.dtable.add());
+      return Launch(place.stream, blocks, kSumThreads, 0, SumRowsByEntryKernel<N, decltype(aligned)::value, T, G>,
+                    a.count, a.width, rows, keys, positions, out, a.dtable.add());
     });
   });
 }

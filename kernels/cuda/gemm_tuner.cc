@@ -166,9 +166,9 @@ class Tuner {
               const int64_t count = key.m * key.n;
               const bool forward = key.epilogue == CUBLASLT_EPILOGUE_GELU_AUX;
               REPRISE_RETURN_IF_ERROR(RunAs(plain, *algorithm, forward ? h_ : c_));
-              return CudaStatus(forward ? LaunchGeluTanh(place, {count, h, to})
-                                        : LaunchGeluTanhBackward(place, {count, c, h, to}),
-                                "GELU after a GEMM");
+              return CudaStatus(
+                  forward ? LaunchGeluTanh(place, {count, h, to}) : LaunchGeluTanhBackward(place, {count, c, h, to}),
+                  "GELU after a GEMM");
             }};
   }
 

@@ -93,17 +93,16 @@ template <class Function>
 cudaError_t MapOne(cudaStream_t stream, int64_t count, DeviceInput a, DeviceOutput out, const Function& function) {
   return WithElement(out.dtype, [&](auto type) {
     using T = decltype(type);
-    return Map<Second::kNone, T, T>(stream, count, a.as<T>(), nullptr, 0, out.as<T>(),
-                                    out.add(), function);
+    return Map<Second::kNone, T, T>(stream, count, a.as<T>(), nullptr, 0, out.as<T>(), out.add(), function);
   });
 }
 
 template <class Function>
-cudaError_t MapTwo(cudaStream_t stream, int64_t count, DeviceInput a, DeviceInput b, DeviceOutput out, const Function& function) {
+cudaError_t MapTwo(cudaStream_t stream, int64_t count, DeviceInput a, DeviceInput b, DeviceOutput out,
+                   const Function& function) {
   return WithElement(out.dtype, [&](auto type) {
     using T = decltype(type);
-    return Map<Second::kSame, T, T>(stream, count, a.as<T>(), b.as<T>(), count,
-                                    out.as<T>(), out.add(), function);
+    return Map<Second::kSame, T, T>(stream, count, a.as<T>(), b.as<T>(), count, out.as<T>(), out.add(), function);
   });
 }
 

@@ -102,15 +102,14 @@ cudaError_t LaunchRows(const LaunchPlace& place, const RmsNormBackwardArguments&
   return WithElement(a.x.dtype, [&](auto type) {
     using T = decltype(type);
     constexpr int N = kPerVector<T>;
-    const T *d = a.dy.as<T>(), *in = a.x.as<T>(),
-            *gains = a.gain.as<T>();
+    const T *d = a.dy.as<T>(), *in = a.x.as<T>(), *gains = a.gain.as<T>();
     T* out = a.dx.as<T>();
     const bool all_aligned =
         a.columns % N == 0 && IsAligned<N>(d) && IsAligned<N>(in) && IsAligned<N>(gains) && IsAligned<N>(out);
     return WithConstant(all_aligned, [&](auto aligned) {
       return Launch(place.stream, Blocks(a.rows), RowThreads(a.columns, N), 0,
-                    RmsNormBackwardKernel<N, decltype(aligned)::value, T>, a.rows, a.columns, a.epsilon, d, in, gains, out,
-                    a.dx.add(), factors);
+                    RmsNormBackwardKernel<N, decltype(aligned)::value, T>, a.rows, a.columns, a.epsilon, d, in, gains,
+                    out, a.dx.add(), factors);
     });
   });
 }
@@ -139,8 +138,8 @@ cudaError_t LaunchRmsNorm(const LaunchPlace& place, const RmsNormArguments& a) {
     T* out = a.y.as<T>();
     const bool all_aligned = a.columns % N == 0 && IsAligned<N>(in) && IsAligned<N>(gains) && IsAligned<N>(out);
     return WithConstant(all_aligned, [&](auto aligned) {
-      return Launch(place.stream, Blocks(a.rows), RowThreads(a.columns, N), 0, RmsNormKernel<N, decltype(aligned)::value, T>,
-                    a.rows, a.columns, a.epsilon, in, gains, out);
+      return Launch(place.stream, Blocks(a.rows), RowThreads(a.columns, N), 0,
+                    RmsNormKernel<N, decltype(aligned)::value, T>, a.rows, a.columns, a.epsilon, in, gains, out);
     });
   });
 }

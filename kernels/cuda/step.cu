@@ -44,12 +44,10 @@ __global__ void FinishNormKernel(FinishNormArguments a) {
   a.step_state->norm_squared = norm_squared;
   a.step_state->loss_total = loss_total;
   // Of the gradient, summed and divided: does a float hold its norm?
-  const double largest = static_cast<double>(FLT_MAX) *
-                         (static_cast<double>(a.control->gradient_divisor) * a.control->loss_scale);
+  const double largest =
+      static_cast<double>(FLT_MAX) * (static_cast<double>(a.control->gradient_divisor) * a.control->loss_scale);
   const bool finite = isfinite(norm_squared) && norm_squared <= largest * largest;
-  a.step_state->skip = differs  ? SkipReason::kRanksDiffer
-                     : finite ? SkipReason::kNone
-                              : SkipReason::kGradientNotFinite;
+  a.step_state->skip = differs ? SkipReason::kRanksDiffer : finite ? SkipReason::kNone : SkipReason::kGradientNotFinite;
   if (a.step_state->skip == SkipReason::kNone) ++a.step_state->optimizer_steps;
 }
 

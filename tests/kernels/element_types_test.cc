@@ -98,8 +98,8 @@ void ExpectCallable() {
       EXPECT_THAT(kernel.call(Arguments<T, G, Read>()),
                   StatusIs(absl::StatusCode::kInvalidArgument, ::testing::StartsWith(kernel.name)));
     } else {
-      ADD_FAILURE() << kernel.name << " takes no views of elements that " << (std::is_same_v<Read<T>, T> ? "could" : "could not")
-                    << " be written";
+      ADD_FAILURE() << kernel.name << " takes no views of elements that "
+                    << (std::is_same_v<Read<T>, T> ? "could" : "could not") << " be written";
     }
   });
 }

@@ -11,8 +11,8 @@ namespace reprise::kernels {
 // y = x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2.
 template <KernelElement T>
 absl::Status GeluTanh(Stream stream, Input<T> x, TensorView<T> y);
-// dx = or += dy s(x) (1 + 2 u'(x) x (1 - s(x))), the derivative of GeluTanh, where y = x s(x), s(x) = (1 + tanh(u(x))) / 2
-// and u(x) = sqrt(2 / pi) (x + 0.044715 x^3).
+// dx = or += dy s(x) (1 + 2 u'(x) x (1 - s(x))), the derivative of GeluTanh, where y = x s(x), s(x) = (1 + tanh(u(x)))
+// / 2 and u(x) = sqrt(2 / pi) (x + 0.044715 x^3).
 template <KernelElement T>
 absl::Status GeluTanhBackward(Stream stream, Input<T> dy, Input<T> x, Gradient<T> dx);
 

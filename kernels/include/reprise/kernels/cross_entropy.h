@@ -10,8 +10,8 @@
 
 namespace reprise::kernels {
 
-// loss = the mean over rows of log(sum over c of exp(logits[c])) - logits[label]. logits [..., classes], at least one row
-// and one class; labels: one per row, 0 to classes - 1; loss: one element. A label out of range makes the loss NaN.
+// loss = the mean over rows of log(sum over c of exp(logits[c])) - logits[label]. logits [..., classes], at least one
+// row and one class; labels: one per row, 0 to classes - 1; loss: one element. A label out of range makes the loss NaN.
 template <KernelElement T>
 absl::Status CrossEntropy(Stream stream, TensorView<const T> logits, TensorView<const int32_t> labels,
                           TensorView<float> loss);

@@ -30,8 +30,8 @@ absl::Status EmbeddingBackward(Stream stream, TensorView<T> dy, TensorView<const
 template <KernelElement T>
 absl::Status AddPositions(Stream stream, Input<T> x, Input<T> table, TensorView<T> y);
 
-// dx = or += dy; dtable[t] = or += the sum of dy[..., t, :] over sequences, in float and in their order, which is 0 from
-// `time` on. dy and dx [..., time, width], dtable [context, width] with context >= time. G: T or float.
+// dx = or += dy; dtable[t] = or += the sum of dy[..., t, :] over sequences, in float and in their order, which is 0
+// from `time` on. dy and dx [..., time, width], dtable [context, width] with context >= time. G: T or float.
 template <KernelElement T, GradientElement<T> G>
 absl::Status AddPositionsBackward(Stream stream, Input<T> dy, Gradient<T> dx, Gradient<G> dtable);
 

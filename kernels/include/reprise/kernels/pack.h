@@ -11,8 +11,8 @@
 
 namespace reprise::kernels {
 
-// wire[wire_element + r columns + c] = gradient[r row_stride + c], rounded to nearest even; no other element of the wire
-// buffer is written. Dtypes are f32 and bf16.
+// wire[wire_element + r columns + c] = gradient[r row_stride + c], rounded to nearest even; no other element of the
+// wire buffer is written. Dtypes are f32 and bf16.
 absl::Status Pack(Stream stream, const PackArguments& arguments);
 
 }  // namespace reprise::kernels

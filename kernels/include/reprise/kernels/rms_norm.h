@@ -13,8 +13,8 @@ namespace reprise::kernels {
 template <KernelElement T>
 absl::Status RmsNorm(Stream stream, Input<T> x, Input<T> gain, TensorView<T> y, float epsilon);
 
-// With the row's r again from x and h = gain dy: dx = or += r h - x r^3 mean(h x), row by row, and dgain = or += the sum
-// over rows of dy x r, in float. Shapes as for RmsNorm: dy and dx as x, dgain as gain. G: T or float.
+// With the row's r again from x and h = gain dy: dx = or += r h - x r^3 mean(h x), row by row, and dgain = or += the
+// sum over rows of dy x r, in float. Shapes as for RmsNorm: dy and dx as x, dgain as gain. G: T or float.
 template <KernelElement T, GradientElement<T> G>
 absl::Status RmsNormBackward(Stream stream, Input<T> dy, Input<T> x, Input<T> gain, float epsilon, Gradient<T> dx,
                              Gradient<G> dgain);

@@ -13,8 +13,8 @@
 
 namespace reprise::kernels {
 
-// control->microbatch, input and random_offset take the values kept for the next replay, which then grow by `count`, the
-// microbatches of a replay, at least 1.
+// control->microbatch, input and random_offset take the values kept for the next replay, which then grow by `count`,
+// the microbatches of a replay, at least 1.
 absl::Status NextMicrobatch(Stream stream, ControlBlock* control, int count);
 
 // Copies num_bytes bytes from slot (control->input + position) mod slots of `staging`, slot_stride bytes apart.
@@ -24,8 +24,8 @@ absl::Status StageInput(Stream stream, const StageInputArguments& arguments);
 absl::Status RecordLoss(Stream stream, StepState* step_state, const float* loss);
 
 // Sums parts[0] to parts[world_size - 1], of the ranks in order, into norm_squared and loss_total, in double. skip =
-// kRanksDiffer where `agreed` of a part is not control's, otherwise kGradientNotFinite where the norm, summed or divided
-// by D = gradient_divisor loss_scale, is beyond float; without skip, ++optimizer_steps.
+// kRanksDiffer where `agreed` of a part is not control's, otherwise kGradientNotFinite where the norm, summed or
+// divided by D = gradient_divisor loss_scale, is beyond float; without skip, ++optimizer_steps.
 absl::Status FinishNorm(Stream stream, const ControlBlock* control, StepState* step_state, const NormPart* parts,
                         int world_size);
 
