@@ -227,7 +227,7 @@ void BM_AdamW(benchmark::State& state) {
   });
 }
 
-// ---- GELU in the matrix product's kernel, and in one of its own ----
+// ---- GELU in the GEMM's kernel, and in one of its own ----
 
 // Matrices of zeros draw less power than real ones, and so run faster.
 absl::StatusOr<DeviceMemory> RandomMatrix(int64_t num_bytes, DType dtype) {

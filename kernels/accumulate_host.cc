@@ -97,6 +97,7 @@ absl::Status ReduceAccumulate(Stream stream, ReduceAccumulateArguments arguments
   }
   REPRISE_RETURN_IF_ERROR(
       checks.Address("control", arguments.control, arguments.mode == AccumulateMode::kByMicrobatch ? 1 : 0)
+          .AtLeast("position", arguments.position, -1)
           .AtLeast("num_parts", arguments.num_parts, arguments.own == nullptr ? 1 : 0)
           .AtLeast("own_place", arguments.own_place, 0)
           .AtLeast("num_parts", arguments.num_parts, arguments.own_place)
@@ -106,17 +107,17 @@ absl::Status ReduceAccumulate(Stream stream, ReduceAccumulateArguments arguments
           .Address("norm_partials", arguments.norm_partials, arguments.elements)
           .FloatingPoint("wire_dtype", arguments.wire_dtype)
           .Done());
-  if (!stream.is_host()) return stream.device_kernels().ReduceAccumulate(arguments);
-  stream.host_queue().Enqueue([a = std::move(arguments)] {
-    const Moment moment = MomentOf(a);
-    WithFloatType(a.wire_dtype, [&](auto type) {
-      const int64_t grain = std::max<int64_t>(1, kGrain / NormRangeElements(a.elements));
-      ParallelForRanges(NormRanges(a.elements), grain, [&](int64_t begin, int64_t end) {
-        for (int64_t range = begin; range < end; ++range) AccumulateRange<decltype(type)>(a, moment, range);
-      });
-    });
-  });
-  return absl::OkStatus();
+  return Enqueue(stream, &DeviceKernels::ReduceAccumulate, std::move(arguments),
+                 [](const ReduceAccumulateArguments& a) {
+                   const Moment moment = MomentOf(a);
+                   WithFloatType(a.wire_dtype, [&](auto type) {
+                     const int64_t grain = std::max<int64_t>(1, kGrain / NormRangeElements(a.elements));
+                     ParallelForRanges(NormRanges(a.elements), grain, [&](int64_t begin, int64_t end) {
+                       for (int64_t range = begin; range < end; ++range)
+                         AccumulateRange<decltype(type)>(a, moment, range);
+                     });
+                   });
+                 });
 }
 
 }  // namespace reprise::kernels

@@ -46,9 +46,7 @@ absl::Status AdamW(Stream stream, const AdamWArguments& arguments) {
                               .Address("first_moment", arguments.first_moment, arguments.update.count)
                               .Address("second_moment", arguments.second_moment, arguments.update.count)
                               .Done());
-  if (!stream.is_host()) return stream.device_kernels().AdamW(arguments);
-  stream.host_queue().Enqueue([arguments] { Update(arguments); });
-  return absl::OkStatus();
+  return Enqueue(stream, &DeviceKernels::AdamW, arguments, Update);
 }
 
 }  // namespace reprise::kernels

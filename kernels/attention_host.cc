@@ -13,7 +13,7 @@
 namespace reprise::kernels {
 namespace {
 
-// Queries that are handled together: long enough for the matrix products, short enough that little is computed above
+// Queries that are handled together: long enough for the GEMMs, short enough that little is computed above
 // the diagonal.
 constexpr int64_t kQueries = 64;
 
@@ -155,15 +155,14 @@ absl::Status CausalAttention(Stream stream, Input<T> qkv, int heads, TensorView<
   Checks checks("CausalAttention");
   checks.Present("qkv", qkv).Present("y", y).Present("log_sum_exp", log_sum_exp);
   REPRISE_RETURN_IF_ERROR(Check(checks, d, qkv.shape, log_sum_exp.shape, "y", y.shape).Done());
-  if (!stream.is_host()) {
-    return stream.device_kernels().CausalAttention(d, InputOf(qkv), OutputOf(y), log_sum_exp.data);
-  }
-  stream.host_queue().Enqueue([d, qkv = qkv.data, y = y.data, log_sum_exp = log_sum_exp.data] {
-    ForEachHead(d, [&](int64_t row, int64_t column, int64_t i) {
-      ForwardHead(d, qkv + row * 3 * d.width + column, y + row * d.width + column, log_sum_exp + i * d.time);
-    });
-  });
-  return absl::OkStatus();
+  return Enqueue(stream, &DeviceKernels::CausalAttention, {d, InputOf(qkv), OutputOf(y), log_sum_exp.data},
+                 [](const CausalAttentionArguments& a) {
+                   const Dimensions d = {a.shape};
+                   ForEachHead(d, [&](int64_t row, int64_t column, int64_t i) {
+                     ForwardHead(d, a.qkv.as<T>() + row * 3 * d.width + column, a.y.as<T>() + row * d.width + column,
+                                 a.log_sum_exp + i * d.time);
+                   });
+                 });
 }
 
 template <KernelElement T>
@@ -175,18 +174,16 @@ absl::Status CausalAttentionBackward(Stream stream, Input<T> dy, Input<T> qkv, i
   REPRISE_RETURN_IF_ERROR(
       Check(checks, d, qkv.shape, log_sum_exp.shape, "dy", dy.shape).Wanted("dqkv", dqkv, "qkv", qkv).Done());
   if (!dqkv) return absl::OkStatus();
-  if (!stream.is_host()) {
-    return stream.device_kernels().CausalAttentionBackward(d, InputOf(dy), InputOf(qkv), log_sum_exp.data,
-                                                           OutputOf(dqkv));
-  }
-  stream.host_queue().Enqueue(
-      [d, dy = dy.data, qkv = qkv.data, log_sum_exp = log_sum_exp.data, mode = dqkv.mode, dqkv = dqkv.data] {
-        ForEachHead(d, [&](int64_t row, int64_t column, int64_t i) {
-          const int64_t offset = row * 3 * d.width + column;
-          BackwardHead(d, dy + row * d.width + column, qkv + offset, log_sum_exp + i * d.time, mode, dqkv + offset);
-        });
-      });
-  return absl::OkStatus();
+  return Enqueue(stream, &DeviceKernels::CausalAttentionBackward,
+                 {d, InputOf(dy), InputOf(qkv), log_sum_exp.data, OutputOf(dqkv)},
+                 [](const CausalAttentionBackwardArguments& a) {
+                   const Dimensions d = {a.shape};
+                   ForEachHead(d, [&](int64_t row, int64_t column, int64_t i) {
+                     const int64_t offset = row * 3 * d.width + column;
+                     BackwardHead(d, a.dy.as<T>() + row * d.width + column, a.qkv.as<T>() + offset,
+                                  a.log_sum_exp + i * d.time, a.dqkv.mode, a.dqkv.as<T>() + offset);
+                   });
+                 });
 }
 
 #define REPRISE_INSTANTIATE(T)                                                                    \

@@ -17,19 +17,8 @@ absl::Status AddBias(Stream stream, Input<T> x, Input<T> bias, TensorView<T> y) 
                               .Equal("elements of bias", NumElements(bias.shape), "columns of x", Columns(x))
                               .Same("y", y, "x", x)
                               .Done());
-  if (!stream.is_host()) {
-    return stream.device_kernels().Add(x.num_elements(), InputOf(x), InputOf(bias), Columns(x), OutputOf(y));
-  }
-  stream.host_queue().Enqueue([rows = Rows(x), columns = Columns(x), x = x.data, bias = bias.data, y = y.data] {
-    ParallelForRanges(rows, RowGrain(columns), [&](int64_t begin, int64_t end) {
-      for (int64_t r = begin; r < end; ++r) {
-        for (int64_t c = 0; c < columns; ++c) {
-          y[r * columns + c] = static_cast<T>(static_cast<float>(x[r * columns + c]) + static_cast<float>(bias[c]));
-        }
-      }
-    });
-  });
-  return absl::OkStatus();
+  return Enqueue(stream, &DeviceKernels::Add, {x.num_elements(), InputOf(x), InputOf(bias), Columns(x), OutputOf(y)},
+                 AddRepeated<T>);
 }
 
 template <KernelElement T, GradientElement<T> G>
@@ -40,21 +29,15 @@ absl::Status AddBiasBackward(Stream stream, Input<T> dy, Gradient<T> dx, Gradien
           .Wanted("dx", dx, "dy", dy)
           .Equal("elements of dbias", dbias ? NumElements(dbias.shape) : Columns(dy), "columns of dy", Columns(dy))
           .Done());
-  if (!stream.is_host()) {
-    DeviceKernels& device = stream.device_kernels();
-    if (dx) REPRISE_RETURN_IF_ERROR(device.Copy(dy.num_elements(), InputOf(dy), OutputOf(dx)));
-    if (!dbias) return absl::OkStatus();
-    return device.ColumnSum(Rows(dy), Columns(dy), InputOf(dy), Columns(dy), OutputOf(dbias));
-  }
-  stream.host_queue().Enqueue([rows = Rows(dy), columns = Columns(dy), dy = dy.data, dx_mode = dx.mode, dx = dx.data,
-                               dbias_mode = dbias.mode, dbias = dbias.data] {
-    if (dx != nullptr) CopyElements(rows * columns, dy, dx_mode, dx);
-    if (dbias == nullptr) return;
-    ColumnSum(rows, columns, dbias_mode, dbias, [&](int64_t row, float* sums) {
-      for (int64_t c = 0; c < columns; ++c) sums[c] += static_cast<float>(dy[row * columns + c]);
-    });
-  });
-  return absl::OkStatus();
+  if (dx) REPRISE_RETURN_IF_ERROR(EnqueueCopy(stream, dy, dx));
+  if (!dbias) return absl::OkStatus();
+  return Enqueue(stream, &DeviceKernels::ColumnSum, {Rows(dy), Columns(dy), InputOf(dy), Columns(dy), OutputOf(dbias)},
+                 [](const ColumnSumArguments& a) {
+                   ColumnSum(a.rows, a.columns, a.sums.mode, a.sums.as<G>(), [&](int64_t row, float* sums) {
+                     const T* values = a.x.as<T>() + row * a.columns;
+                     for (int64_t c = 0; c < a.columns; ++c) sums[c] += static_cast<float>(values[c]);
+                   });
+                 });
 }
 
 template absl::Status AddBias(Stream, Input<float>, Input<float>, TensorView<float>);

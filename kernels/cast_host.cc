@@ -15,18 +15,13 @@ absl::Status Cast(Stream stream, DType from_dtype, const void* from, DType to_dt
                               .FloatingPoint("from_dtype", from_dtype)
                               .FloatingPoint("to_dtype", to_dtype)
                               .Done());
-  if (!stream.is_host()) {
-    return stream.device_kernels().Copy(count, {from_dtype, from}, {to_dtype, to, WriteMode::kAssign});
-  }
-  stream.host_queue().Enqueue([=] {
-    WithFloatType(from_dtype, [&](auto from_type) {
-      WithFloatType(to_dtype, [&](auto to_type) {
-        CopyElements(count, static_cast<const decltype(from_type)*>(from), WriteMode::kAssign,
-                     static_cast<decltype(to_type)*>(to));
+  return Enqueue(stream, &DeviceKernels::Copy, {count, {from_dtype, from}, {to_dtype, to}}, [](const CopyArguments& a) {
+    WithFloatType(a.from.dtype, [&](auto from_type) {
+      WithFloatType(a.to.dtype, [&](auto to_type) {
+        CopyElements(a.count, a.from.as<decltype(from_type)>(), a.to.mode, a.to.as<decltype(to_type)>());
       });
     });
   });
-  return absl::OkStatus();
 }
 
 }  // namespace reprise::kernels

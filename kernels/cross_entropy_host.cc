@@ -16,10 +16,7 @@ namespace {
 
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
-struct LogitsShape {
-  int64_t rows, classes;
-  bool Valid(int32_t label) const { return label >= 0 && label < classes; }
-};
+bool IsValid(int32_t label, int64_t classes) { return label >= 0 && label < classes; }
 
 // exponentials = exp(row - max); their sum is `sum`.
 struct Softmax {
@@ -31,16 +28,16 @@ Softmax Exponentials(const float* row, int64_t classes, float* exponentials) {
 }
 
 template <class T>
-float MeanLoss(LogitsShape d, const T* logits, const int32_t* labels) {
+float MeanLoss(const CrossEntropyArguments& d) {
   const int64_t grain = RowGrain(d.classes);
   std::vector<double> sums((d.rows + grain - 1) / grain, 0.0);
   ParallelForRanges(d.rows, grain, [&](int64_t begin, int64_t end) {
     const std::unique_ptr<float[]> buffer = Floats(d.classes), exponentials = Floats(d.classes);
     double sum = 0;
     for (int64_t r = begin; r < end; ++r) {
-      const float* row = Load(logits + r * d.classes, d.classes, buffer.get());
+      const float* row = Load(d.logits.as<T>() + r * d.classes, d.classes, buffer.get());
       const Softmax softmax = Exponentials(row, d.classes, exponentials.get());
-      sum += d.Valid(labels[r]) ? std::log(softmax.sum) + (softmax.max - row[labels[r]]) : kNan;
+      sum += IsValid(d.labels[r], d.classes) ? std::log(softmax.sum) + (softmax.max - row[d.labels[r]]) : kNan;
     }
     sums[begin / grain] = sum;
   });
@@ -50,18 +47,18 @@ float MeanLoss(LogitsShape d, const T* logits, const int32_t* labels) {
 }
 
 template <class T>
-void LogitsGradient(LogitsShape d, float dloss, const T* logits, const int32_t* labels, WriteMode mode, T* dlogits) {
-  const float scale = dloss / static_cast<float>(d.rows);
+void LogitsGradient(const CrossEntropyBackwardArguments& d) {
+  const float scale = *d.dloss / static_cast<float>(d.rows);
   ParallelForRanges(d.rows, RowGrain(d.classes), [&](int64_t begin, int64_t end) {
     const std::unique_ptr<float[]> buffer = Floats(d.classes), out = Floats(d.classes);
     for (int64_t r = begin; r < end; ++r) {
-      const float* row = Load(logits + r * d.classes, d.classes, buffer.get());
+      const float* row = Load(d.logits.as<T>() + r * d.classes, d.classes, buffer.get());
       const Softmax softmax = Exponentials(row, d.classes, out.get());
-      const bool valid = d.Valid(labels[r]);
+      const bool valid = IsValid(d.labels[r], d.classes);
       const float factor = valid ? scale / softmax.sum : kNan;
       for (int64_t c = 0; c < d.classes; ++c) out[c] *= factor;
-      if (valid) out[labels[r]] -= scale;
-      Store(out.get(), d.classes, mode, dlogits + r * d.classes);
+      if (valid) out[d.labels[r]] -= scale;
+      Store(out.get(), d.classes, d.dlogits.mode, d.dlogits.as<T>() + r * d.classes);
     }
   });
 }
@@ -81,13 +78,9 @@ absl::Status CrossEntropy(Stream stream, TensorView<const T> logits, TensorView<
   checks.Present("logits", logits).Present("labels", labels).Present("loss", loss);
   REPRISE_RETURN_IF_ERROR(
       Check(checks, logits.shape, labels.shape).Equal("elements of loss", NumElements(loss.shape), "scalar", 1).Done());
-  const LogitsShape d = {Rows(logits), Columns(logits)};
-  if (!stream.is_host()) {
-    return stream.device_kernels().CrossEntropy(d.rows, d.classes, InputOf(logits), labels.data, loss.data);
-  }
-  stream.host_queue().Enqueue(
-      [d, logits = logits.data, labels = labels.data, loss = loss.data] { *loss = MeanLoss(d, logits, labels); });
-  return absl::OkStatus();
+  return Enqueue(stream, &DeviceKernels::CrossEntropy,
+                 {Rows(logits), Columns(logits), InputOf(logits), labels.data, loss.data},
+                 [](const CrossEntropyArguments& a) { *a.loss = MeanLoss<T>(a); });
 }
 
 template <KernelElement T>
@@ -100,14 +93,9 @@ absl::Status CrossEntropyBackward(Stream stream, TensorView<const float> dloss, 
                               .Wanted("dlogits", dlogits, "logits", logits)
                               .Done());
   if (!dlogits) return absl::OkStatus();
-  const LogitsShape d = {Rows(logits), Columns(logits)};
-  if (!stream.is_host()) {
-    return stream.device_kernels().CrossEntropyBackward(d.rows, d.classes, dloss.data, InputOf(logits), labels.data,
-                                                        OutputOf(dlogits));
-  }
-  stream.host_queue().Enqueue([d, dloss = dloss.data, logits = logits.data, labels = labels.data, mode = dlogits.mode,
-                               dlogits = dlogits.data] { LogitsGradient(d, *dloss, logits, labels, mode, dlogits); });
-  return absl::OkStatus();
+  return Enqueue(stream, &DeviceKernels::CrossEntropyBackward,
+                 {Rows(logits), Columns(logits), dloss.data, InputOf(logits), labels.data, OutputOf(dlogits)},
+                 LogitsGradient<T>);
 }
 
 #define REPRISE_INSTANTIATE(T)                                                                                     \

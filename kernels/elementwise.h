@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "absl/status/status.h"
+#include "kernels/device_kernels.h"
 #include "kernels/numeric.h"
 #include "kernels/parallel.h"
 
@@ -46,6 +48,29 @@ void CopyElements(int64_t count, const T* a, WriteMode mode, G* out) {
       Store(Load(a + i, n, buffer), n, mode, out + i);
     }
   });
+}
+
+// y = a + b, where b repeats every b_count elements.
+template <class T>
+void AddRepeated(const AddArguments& a) {
+  const T *in = a.a.as<T>(), *repeated = a.b.as<T>();
+  T* out = a.y.as<T>();
+  ParallelForRanges(a.count, kGrain, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end;) {
+      const int64_t first = i % a.b_count, n = std::min(end - i, a.b_count - first);
+      for (int64_t j = 0; j < n; ++j) {
+        out[i + j] = static_cast<T>(static_cast<float>(in[i + j]) + static_cast<float>(repeated[first + j]));
+      }
+      i += n;
+    }
+  });
+}
+
+// gradient = or += dy, of T and of G.
+template <class T, class G>
+absl::Status EnqueueCopy(Stream stream, const TensorView<const T>& dy, const Gradient<G>& gradient) {
+  return Enqueue(stream, &DeviceKernels::Copy, {dy.num_elements(), InputOf(dy), OutputOf(gradient)},
+                 [](const CopyArguments& a) { CopyElements(a.count, a.from.as<T>(), a.to.mode, a.to.as<G>()); });
 }
 
 }  // namespace reprise::kernels

@@ -36,20 +36,34 @@ RowsByEntry SortByEntry(const int32_t* ids, int64_t count, int64_t entries) {
 }
 
 template <class T, class G>
-void TableGradient(const int32_t* ids, int64_t count, int64_t entries, int64_t width, const T* dy, WriteMode mode,
-                   G* dtable) {
-  const RowsByEntry sorted = SortByEntry(ids, count, entries);
-  ParallelForRanges(entries, RowGrain(width), [&](int64_t begin, int64_t end) {
+void TableGradient(const EmbeddingBackwardArguments& a) {
+  const int64_t width = a.width;
+  const RowsByEntry sorted = SortByEntry(a.ids, a.count, a.entries);
+  ParallelForRanges(a.entries, RowGrain(width), [&](int64_t begin, int64_t end) {
     const std::unique_ptr<float[]> sum = Floats(width);
     for (int64_t e = begin; e < end; ++e) {
       const bool unused = sorted.starts[e] == sorted.starts[e + 1];
-      if (unused && mode == WriteMode::kAdd) continue;
+      if (unused && a.dtable.add()) continue;
       std::fill_n(sum.get(), width, 0.0f);
       for (int64_t i = sorted.starts[e]; i < sorted.starts[e + 1]; ++i) {
-        const T* row = dy + sorted.rows[i] * width;
+        const T* row = a.dy.as<T>() + sorted.rows[i] * width;
         for (int64_t c = 0; c < width; ++c) sum[c] += static_cast<float>(row[c]);
       }
-      Store(sum.get(), width, mode, dtable + e * width);
+      Store(sum.get(), width, a.dtable.mode, a.dtable.as<G>() + e * width);
+    }
+  });
+}
+
+template <class T>
+void TableRows(const EmbeddingArguments& a) {
+  ParallelForRanges(a.count, RowGrain(a.width), [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      T* const row = a.y.as<T>() + i * a.width;
+      if (InRange(a.ids[i], a.entries)) {
+        std::copy_n(a.table.as<T>() + a.ids[i] * a.width, a.width, row);
+      } else {
+        std::fill_n(row, a.width, static_cast<T>(std::numeric_limits<float>::quiet_NaN()));
+      }
     }
   });
 }
@@ -66,21 +80,8 @@ absl::Status Embedding(Stream stream, TensorView<const int32_t> ids, Input<T> ta
                               .Equal("columns of y", Columns(y), "columns of table", width)
                               .Equal("rows of y", Rows(y), "number of ids", count)
                               .Done());
-  if (!stream.is_host()) {
-    return stream.device_kernels().Embedding(count, entries, width, ids.data, InputOf(table), OutputOf(y));
-  }
-  stream.host_queue().Enqueue([=, ids = ids.data, table = table.data, y = y.data] {
-    ParallelForRanges(count, RowGrain(width), [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) {
-        if (InRange(ids[i], entries)) {
-          std::copy_n(table + ids[i] * width, width, y + i * width);
-        } else {
-          std::fill_n(y + i * width, width, static_cast<T>(std::numeric_limits<float>::quiet_NaN()));
-        }
-      }
-    });
-  });
-  return absl::OkStatus();
+  return Enqueue(stream, &DeviceKernels::Embedding, {count, entries, width, ids.data, InputOf(table), OutputOf(y)},
+                 TableRows<T>);
 }
 
 template <KernelElement T, GradientElement<T> G>
@@ -94,13 +95,8 @@ absl::Status EmbeddingBackward(Stream stream, TensorView<const T> dy, TensorView
                               .Equal("columns of dtable", dtable ? Columns(dtable) : width, "columns of dy", width)
                               .Done());
   if (!dtable) return absl::OkStatus();
-  if (!stream.is_host()) {
-    return stream.device_kernels().EmbeddingBackward(count, Rows(dtable), width, InputOf(dy), ids.data,
-                                                     OutputOf(dtable));
-  }
-  stream.host_queue().Enqueue([=, dy = dy.data, ids = ids.data, entries = Rows(dtable), mode = dtable.mode,
-                               dtable = dtable.data] { TableGradient(ids, count, entries, width, dy, mode, dtable); });
-  return absl::OkStatus();
+  return Enqueue(stream, &DeviceKernels::EmbeddingBackward,
+                 {count, Rows(dtable), width, InputOf(dy), ids.data, OutputOf(dtable)}, TableGradient<T, G>);
 }
 
 template absl::Status Embedding(Stream, TensorView<const int32_t>, Input<float>, TensorView<float>);

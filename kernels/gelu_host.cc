@@ -10,11 +10,9 @@ namespace reprise::kernels {
 template <KernelElement T>
 absl::Status GeluTanh(Stream stream, Input<T> x, TensorView<T> y) {
   REPRISE_RETURN_IF_ERROR(Checks("GeluTanh").Present("x", x).Present("y", y).Same("y", y, "x", x).Done());
-  if (!stream.is_host()) return stream.device_kernels().GeluTanh(x.num_elements(), InputOf(x), OutputOf(y));
-  stream.host_queue().Enqueue([count = x.num_elements(), x = x.data, y = y.data] {
-    MapElements(count, x, WriteMode::kAssign, y, Math().gelu);
-  });
-  return absl::OkStatus();
+  return Enqueue(
+      stream, &DeviceKernels::GeluTanh, {x.num_elements(), InputOf(x), OutputOf(y)},
+      [](const ActivationArguments& a) { MapElements(a.count, a.x.as<T>(), a.y.mode, a.y.as<T>(), Math().gelu); });
 }
 
 template <KernelElement T>
@@ -26,13 +24,10 @@ absl::Status GeluTanhBackward(Stream stream, Input<T> dy, Input<T> x, Gradient<T
                               .Wanted("dx", dx, "x", x)
                               .Done());
   if (!dx) return absl::OkStatus();
-  if (!stream.is_host()) {
-    return stream.device_kernels().GeluTanhBackward(x.num_elements(), InputOf(dy), InputOf(x), OutputOf(dx));
-  }
-  stream.host_queue().Enqueue([count = x.num_elements(), dy = dy.data, x = x.data, mode = dx.mode, dx = dx.data] {
-    MapElements(count, dy, x, mode, dx, Math().gelu_backward);
-  });
-  return absl::OkStatus();
+  return Enqueue(stream, &DeviceKernels::GeluTanhBackward, {x.num_elements(), InputOf(dy), InputOf(x), OutputOf(dx)},
+                 [](const ActivationBackwardArguments& a) {
+                   MapElements(a.count, a.dy.as<T>(), a.x.as<T>(), a.dx.mode, a.dx.as<T>(), Math().gelu_backward);
+                 });
 }
 
 #define REPRISE_INSTANTIATE(T)                                     \

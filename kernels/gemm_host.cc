@@ -1,4 +1,4 @@
-#include "kernels/gemm_host.h"
+#include "reprise/kernels/gemm.h"
 
 #include <algorithm>
 
@@ -25,10 +25,11 @@ int64_t PartExtent(int64_t extent, int64_t operations) {
 }
 
 // Splits the longer side of c.
-void FloatGemm(int64_t m, int64_t n, int64_t k, HostOperand<float> a, HostOperand<float> b, bool add, float* c) {
-  const bool a_transposed = a.transpose == Transpose::kYes, b_transposed = b.transpose == Transpose::kYes;
-  const MatrixOperand whole_a = {a.data, a_transposed ? m : k, a_transposed};
-  const MatrixOperand whole_b = {b.data, b_transposed ? k : n, b_transposed};
+void FloatGemm(const DeviceGemm& g, const float* a, const float* b, bool add, float* c) {
+  const int64_t m = g.m, n = g.n, k = g.k;
+  const bool a_transposed = g.transpose_a == Transpose::kYes, b_transposed = g.transpose_b == Transpose::kYes;
+  const MatrixOperand whole_a = {a, a_transposed ? m : k, a_transposed};
+  const MatrixOperand whole_b = {b, b_transposed ? k : n, b_transposed};
   const int64_t operations = 2 * m * n * k;
   if (m >= n) {
     ParallelForRanges(m, PartExtent(m, operations), [&](int64_t begin, int64_t end) {
@@ -58,23 +59,25 @@ const float* AsFloats(const T* data, int64_t count, std::unique_ptr<float[]>& co
   }
 }
 
-}  // namespace
-
 template <class T, class C>
-void HostGemm(int64_t m, int64_t n, int64_t k, HostOperand<T> a, HostOperand<T> b, WriteMode mode, C* c) {
-  if (m == 0 || n == 0) return;
+void HostGemm(const DeviceGemm& g) {
+  if (g.m == 0 || g.n == 0) return;
   std::unique_ptr<float[]> a_copy, b_copy;
-  const HostOperand<float> a_floats = {AsFloats(a.data, m * k, a_copy), a.transpose};
-  const HostOperand<float> b_floats = {AsFloats(b.data, k * n, b_copy), b.transpose};
+  const float* const a = AsFloats(g.a.as<T>(), g.m * g.k, a_copy);
+  const float* const b = AsFloats(g.b.as<T>(), g.k * g.n, b_copy);
+  C* const c = g.c.as<C>();
   if constexpr (std::is_same_v<C, float>) {
-    FloatGemm(m, n, k, a_floats, b_floats, mode == WriteMode::kAdd, c);
+    FloatGemm(g, a, b, g.c.add(), c);
   } else {
-    const std::unique_ptr<float[]> product = Floats(m * n);
-    FloatGemm(m, n, k, a_floats, b_floats, /*add=*/false, product.get());
-    ParallelForRanges(m * n, kGrain,
-                      [&](int64_t begin, int64_t end) { Store(product.get() + begin, end - begin, mode, c + begin); });
+    const std::unique_ptr<float[]> product = Floats(g.m * g.n);
+    FloatGemm(g, a, b, /*add=*/false, product.get());
+    ParallelForRanges(g.m * g.n, kGrain, [&](int64_t begin, int64_t end) {
+      Store(product.get() + begin, end - begin, g.c.mode, c + begin);
+    });
   }
 }
+
+}  // namespace
 
 template <KernelElement T, GradientElement<T> C>
 absl::Status Gemm(Stream stream, TensorView<const T> a, Transpose transpose_a, TensorView<const T> b,
@@ -91,16 +94,11 @@ absl::Status Gemm(Stream stream, TensorView<const T> a, Transpose transpose_a, T
           .Equal("rows of c", Rows(c), "rows of a as used", m)
           .Equal("columns of c", Columns(c), "columns of b as used", n)
           .Done());
-  if (!stream.is_host()) {
-    return stream.device_kernels().Gemm({m, n, k, InputOf(a), transpose_a, InputOf(b), transpose_b, OutputOf(c, mode)});
-  }
-  const HostOperand<T> a_operand = {a.data, transpose_a}, b_operand = {b.data, transpose_b};
-  stream.host_queue().Enqueue([=, c = c.data] { HostGemm<T, C>(m, n, k, a_operand, b_operand, mode, c); });
-  return absl::OkStatus();
+  return Enqueue(stream, &DeviceKernels::Gemm,
+                 {m, n, k, InputOf(a), transpose_a, InputOf(b), transpose_b, OutputOf(c, mode)}, HostGemm<T, C>);
 }
 
 #define REPRISE_INSTANTIATE(T, C)                                                                                     \
-  template void HostGemm<T, C>(int64_t, int64_t, int64_t, HostOperand<T>, HostOperand<T>, WriteMode, C*);             \
   template absl::Status Gemm<T, C>(Stream, TensorView<const T>, Transpose, TensorView<const T>, Transpose, WriteMode, \
                                    TensorView<C>);
 REPRISE_FOR_ACTIVATION_AND_GRADIENT(REPRISE_INSTANTIATE)

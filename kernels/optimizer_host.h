@@ -10,7 +10,7 @@
 #include "kernels/checks.h"
 #include "kernels/numeric.h"
 #include "kernels/parallel.h"
-#include "reprise/kernels/optimizer.h"
+#include "reprise/kernels/command_arguments.h"
 
 namespace reprise::kernels {
 
@@ -35,6 +35,7 @@ inline StepFactors ReadStepFactors(const UpdateArguments& u) {
 inline Checks& CheckUpdate(Checks& checks, const UpdateArguments& u) {
   return checks.Address("control", u.control)
       .Address("step_state", u.step_state)
+      .NotNegative("clip_norm", u.clip_norm)
       .AtLeast("count", u.count, 0)
       .Address("gradient_sum", u.gradient_sum, u.count)
       .Address("master", u.master, u.count)

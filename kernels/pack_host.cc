@@ -43,13 +43,11 @@ absl::Status Pack(Stream stream, const PackArguments& arguments) {
                               .FloatingPoint("gradient_dtype", a.gradient_dtype)
                               .FloatingPoint("wire_dtype", a.wire_dtype)
                               .Done());
-  if (!stream.is_host()) return stream.device_kernels().Pack(Flattened(arguments));
-  stream.host_queue().Enqueue([a = Flattened(arguments)] {
+  return Enqueue(stream, &DeviceKernels::Pack, Flattened(arguments), [](const PackArguments& a) {
     WithFloatType(a.gradient_dtype, [&](auto gradient_type) {
       WithFloatType(a.wire_dtype, [&](auto wire_type) { PackRows<decltype(gradient_type), decltype(wire_type)>(a); });
     });
   });
-  return absl::OkStatus();
 }
 
 }  // namespace reprise::kernels

@@ -14,17 +14,17 @@ int64_t Time(absl::Span<const int64_t> shape) { return shape.size() < 2 ? 1 : sh
 
 // Sums over sequences, for each position.
 template <class T, class G>
-void TableGradient(int64_t sequences, int64_t time, int64_t context, int64_t width, const T* dy, WriteMode mode,
-                   G* dtable) {
-  ParallelForRanges(context, RowGrain(width * sequences), [&](int64_t begin, int64_t end) {
+void TableGradient(const ColumnSumArguments& a, int64_t width) {
+  const int64_t context = width == 0 ? 0 : a.sums_count / width;
+  ParallelForRanges(context, RowGrain(width * a.rows), [&](int64_t begin, int64_t end) {
     const std::unique_ptr<float[]> sum = Floats(width);
-    for (int64_t t = begin; t < end; ++t) {
+    for (int64_t i = begin * width; i < end * width; i += width) {
       std::fill_n(sum.get(), width, 0.0f);
-      for (int64_t s = 0; s < sequences && t < time; ++s) {
-        const T* row = dy + (s * time + t) * width;
+      for (int64_t s = 0; s < a.rows && i < a.columns; ++s) {
+        const T* row = a.x.as<T>() + s * a.columns + i;
         for (int64_t c = 0; c < width; ++c) sum[c] += static_cast<float>(row[c]);
       }
-      Store(sum.get(), width, mode, dtable + t * width);
+      Store(sum.get(), width, a.sums.mode, a.sums.as<G>() + i);
     }
   });
 }
@@ -33,7 +33,7 @@ void TableGradient(int64_t sequences, int64_t time, int64_t context, int64_t wid
 
 template <KernelElement T>
 absl::Status AddPositions(Stream stream, Input<T> x, Input<T> table, TensorView<T> y) {
-  const int64_t rows = Rows(x), width = Columns(x), time = Time(x.shape);
+  const int64_t width = Columns(x), time = Time(x.shape);
   REPRISE_RETURN_IF_ERROR(Checks("AddPositions")
                               .Present("x", x)
                               .Present("table", table)
@@ -42,20 +42,8 @@ absl::Status AddPositions(Stream stream, Input<T> x, Input<T> table, TensorView<
                               .AtLeast("rows of table", Rows(table), time)
                               .Same("y", y, "x", x)
                               .Done());
-  if (!stream.is_host()) {
-    return stream.device_kernels().Add(x.num_elements(), InputOf(x), InputOf(table), time * width, OutputOf(y));
-  }
-  stream.host_queue().Enqueue([=, x = x.data, table = table.data, y = y.data] {
-    ParallelForRanges(rows, RowGrain(width), [&](int64_t begin, int64_t end) {
-      for (int64_t r = begin; r < end; ++r) {
-        const T *in = x + r * width, *position = table + r % time * width;
-        for (int64_t c = 0; c < width; ++c) {
-          y[r * width + c] = static_cast<T>(static_cast<float>(in[c]) + static_cast<float>(position[c]));
-        }
-      }
-    });
-  });
-  return absl::OkStatus();
+  return Enqueue(stream, &DeviceKernels::Add, {x.num_elements(), InputOf(x), InputOf(table), time * width, OutputOf(y)},
+                 AddRepeated<T>);
 }
 
 template <KernelElement T, GradientElement<T> G>
@@ -67,21 +55,12 @@ absl::Status AddPositionsBackward(Stream stream, Input<T> dy, Gradient<T> dx, Gr
                               .Equal("columns of dtable", dtable ? Columns(dtable) : width, "columns of dy", width)
                               .AtLeast("rows of dtable", dtable ? Rows(dtable) : time, time)
                               .Done());
-  if (!stream.is_host()) {
-    DeviceKernels& device = stream.device_kernels();
-    if (dx) REPRISE_RETURN_IF_ERROR(device.Copy(dy.num_elements(), InputOf(dy), OutputOf(dx)));
-    if (!dtable) return absl::OkStatus();
-    // The rows of one sequence are one long row here.
-    return device.ColumnSum(time == 0 ? 0 : rows / time, time * width, InputOf(dy), dtable.num_elements(),
-                            OutputOf(dtable));
-  }
-  stream.host_queue().Enqueue([=, context = Rows(dtable), dy = dy.data, dx_mode = dx.mode, dx = dx.data,
-                               dtable_mode = dtable.mode, dtable = dtable.data] {
-    if (dx != nullptr) CopyElements(rows * width, dy, dx_mode, dx);
-    if (dtable == nullptr) return;
-    TableGradient(time == 0 ? 0 : rows / time, time, context, width, dy, dtable_mode, dtable);
-  });
-  return absl::OkStatus();
+  if (dx) REPRISE_RETURN_IF_ERROR(EnqueueCopy(stream, dy, dx));
+  if (!dtable) return absl::OkStatus();
+  // The rows of one sequence are one long row here.
+  return Enqueue(stream, &DeviceKernels::ColumnSum,
+                 {time == 0 ? 0 : rows / time, time * width, InputOf(dy), dtable.num_elements(), OutputOf(dtable)},
+                 [width](const ColumnSumArguments& a) { TableGradient<T, G>(a, width); });
 }
 
 template absl::Status AddPositions(Stream, Input<float>, Input<float>, TensorView<float>);

@@ -21,11 +21,9 @@ void ReluGradient(const float* dy, const float* x, float* dx, int64_t count) {
 template <KernelElement T>
 absl::Status Relu(Stream stream, Input<T> x, TensorView<T> y) {
   REPRISE_RETURN_IF_ERROR(Checks("Relu").Present("x", x).Present("y", y).Same("y", y, "x", x).Done());
-  if (!stream.is_host()) return stream.device_kernels().Relu(x.num_elements(), InputOf(x), OutputOf(y));
-  stream.host_queue().Enqueue([count = x.num_elements(), x = x.data, y = y.data] {
-    MapElements(count, x, WriteMode::kAssign, y, PositivePart);
-  });
-  return absl::OkStatus();
+  return Enqueue(
+      stream, &DeviceKernels::Relu, {x.num_elements(), InputOf(x), OutputOf(y)},
+      [](const ActivationArguments& a) { MapElements(a.count, a.x.as<T>(), a.y.mode, a.y.as<T>(), PositivePart); });
 }
 
 template <KernelElement T>
@@ -33,13 +31,10 @@ absl::Status ReluBackward(Stream stream, Input<T> dy, Input<T> x, Gradient<T> dx
   REPRISE_RETURN_IF_ERROR(
       Checks("ReluBackward").Present("dy", dy).Present("x", x).Same("dy", dy, "x", x).Wanted("dx", dx, "x", x).Done());
   if (!dx) return absl::OkStatus();
-  if (!stream.is_host()) {
-    return stream.device_kernels().ReluBackward(x.num_elements(), InputOf(dy), InputOf(x), OutputOf(dx));
-  }
-  stream.host_queue().Enqueue([count = x.num_elements(), dy = dy.data, x = x.data, mode = dx.mode, dx = dx.data] {
-    MapElements(count, dy, x, mode, dx, ReluGradient);
-  });
-  return absl::OkStatus();
+  return Enqueue(stream, &DeviceKernels::ReluBackward, {x.num_elements(), InputOf(dy), InputOf(x), OutputOf(dx)},
+                 [](const ActivationBackwardArguments& a) {
+                   MapElements(a.count, a.dy.as<T>(), a.x.as<T>(), a.dx.mode, a.dx.as<T>(), ReluGradient);
+                 });
 }
 
 #define REPRISE_INSTANTIATE(T)                                 \

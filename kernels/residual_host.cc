@@ -11,16 +11,14 @@ template <KernelElement T>
 absl::Status Add(Stream stream, Input<T> a, Input<T> b, TensorView<T> y) {
   REPRISE_RETURN_IF_ERROR(
       Checks("Add").Present("a", a).Present("b", b).Present("y", y).Same("b", b, "a", a).Same("y", y, "a", a).Done());
-  if (!stream.is_host()) {
-    const int64_t count = a.num_elements();
-    return stream.device_kernels().Add(count, InputOf(a), InputOf(b), count, OutputOf(y));
-  }
-  stream.host_queue().Enqueue([count = a.num_elements(), a = a.data, b = b.data, y = y.data] {
-    MapElements(count, a, b, WriteMode::kAssign, y, [](const float* a, const float* b, float* y, int64_t n) {
-      for (int64_t i = 0; i < n; ++i) y[i] = a[i] + b[i];
-    });
-  });
-  return absl::OkStatus();
+  const int64_t count = a.num_elements();
+  return Enqueue(stream, &DeviceKernels::Add, {count, InputOf(a), InputOf(b), count, OutputOf(y)},
+                 [](const AddArguments& s) {
+                   MapElements(s.count, s.a.as<T>(), s.b.as<T>(), s.y.mode, s.y.as<T>(),
+                               [](const float* a, const float* b, float* y, int64_t n) {
+                                 for (int64_t i = 0; i < n; ++i) y[i] = a[i] + b[i];
+                               });
+                 });
 }
 
 template <KernelElement T>
@@ -29,13 +27,7 @@ absl::Status AddBackward(Stream stream, Input<T> dy, Gradient<T> da, Gradient<T>
       Checks("AddBackward").Present("dy", dy).Wanted("da", da, "dy", dy).Wanted("db", db, "dy", dy).Done());
   for (const Gradient<T>& gradient : {da, db}) {
     if (!gradient) continue;
-    if (!stream.is_host()) {
-      REPRISE_RETURN_IF_ERROR(stream.device_kernels().Copy(dy.num_elements(), InputOf(dy), OutputOf(gradient)));
-      continue;
-    }
-    stream.host_queue().Enqueue([count = dy.num_elements(), dy = dy.data, mode = gradient.mode, out = gradient.data] {
-      CopyElements(count, dy, mode, out);
-    });
+    REPRISE_RETURN_IF_ERROR(EnqueueCopy(stream, dy, gradient));
   }
   return absl::OkStatus();
 }

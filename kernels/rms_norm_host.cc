@@ -18,13 +18,16 @@ float RowFactor(const float* x, int64_t columns, float epsilon) {
 }
 
 template <class T>
-void Forward(int64_t rows, int64_t columns, float epsilon, const T* x, const T* gain, T* y) {
+void Forward(const RmsNormArguments& a) {
+  const int64_t rows = a.rows, columns = a.columns;
+  const T *x = a.x.as<T>(), *gain = a.gain.as<T>();
+  T* y = a.y.as<T>();
   ParallelForRanges(rows, RowGrain(columns), [&](int64_t begin, int64_t end) {
     const std::unique_ptr<float[]> x_buffer = Floats(columns), gain_buffer = Floats(columns), out = Floats(columns);
     const float* g = Load(gain, columns, gain_buffer.get());
     for (int64_t r = begin; r < end; ++r) {
       const float* row = Load(x + r * columns, columns, x_buffer.get());
-      const float factor = RowFactor(row, columns, epsilon);
+      const float factor = RowFactor(row, columns, a.epsilon);
       for (int64_t c = 0; c < columns; ++c) out[c] = row[c] * factor * g[c];
       Store(out.get(), columns, WriteMode::kAssign, y + r * columns);
     }
@@ -33,23 +36,37 @@ void Forward(int64_t rows, int64_t columns, float epsilon, const T* x, const T* 
 
 // With the factor f of a row and h = gain dy: dx = f h - x f^3 dot(h, x) / columns. The factors are kept for the gain.
 template <class T>
-void InputGradient(int64_t rows, int64_t columns, float epsilon, const T* dy, const T* x, const T* gain, WriteMode mode,
-                   T* dx, float* factors) {
+void InputGradient(const RmsNormBackwardArguments& a, float* factors) {
+  const int64_t rows = a.rows, columns = a.columns;
+  const T *dy = a.dy.as<T>(), *x = a.x.as<T>(), *gain = a.gain.as<T>();
+  T* dx = a.dx.as<T>();
   ParallelForRanges(rows, RowGrain(columns), [&](int64_t begin, int64_t end) {
     const std::unique_ptr<float[]> x_buffer = Floats(columns), dy_buffer = Floats(columns),
                                    gain_buffer = Floats(columns), h = Floats(columns);
     const float* g = Load(gain, columns, gain_buffer.get());
     for (int64_t r = begin; r < end; ++r) {
       const float* row = Load(x + r * columns, columns, x_buffer.get());
-      const float factor = factors[r] = RowFactor(row, columns, epsilon);
+      const float factor = factors[r] = RowFactor(row, columns, a.epsilon);
       if (dx == nullptr) continue;
       const float* d = Load(dy + r * columns, columns, dy_buffer.get());
       for (int64_t c = 0; c < columns; ++c) h[c] = g[c] * d[c];
       const float projection =
           factor * factor * factor * (Math().dot(h.get(), row, columns) / static_cast<float>(columns));
       for (int64_t c = 0; c < columns; ++c) h[c] = factor * h[c] - projection * row[c];
-      Store(h.get(), columns, mode, dx + r * columns);
+      Store(h.get(), columns, a.dx.mode, dx + r * columns);
     }
+  });
+}
+
+template <class T, class G>
+void Backward(const RmsNormBackwardArguments& a) {
+  const std::unique_ptr<float[]> factors = Floats(a.rows);
+  InputGradient<T>(a, factors.get());
+  if (!a.dgain) return;
+  ColumnSum(a.rows, a.columns, a.dgain.mode, a.dgain.as<G>(), [&](int64_t row, float* sums) {
+    const T *d = a.dy.as<T>() + row * a.columns, *v = a.x.as<T>() + row * a.columns;
+    const float factor = factors[row];
+    for (int64_t c = 0; c < a.columns; ++c) sums[c] += static_cast<float>(d[c]) * static_cast<float>(v[c]) * factor;
   });
 }
 
@@ -65,12 +82,8 @@ absl::Status RmsNorm(Stream stream, Input<T> x, Input<T> gain, TensorView<T> y, 
                               .Same("y", y, "x", x)
                               .NotNegative("epsilon", epsilon)
                               .Done());
-  if (!stream.is_host()) {
-    return stream.device_kernels().RmsNorm(Rows(x), Columns(x), epsilon, InputOf(x), InputOf(gain), OutputOf(y));
-  }
-  stream.host_queue().Enqueue([rows = Rows(x), columns = Columns(x), epsilon, x = x.data, gain = gain.data,
-                               y = y.data] { Forward(rows, columns, epsilon, x, gain, y); });
-  return absl::OkStatus();
+  return Enqueue(stream, &DeviceKernels::RmsNorm,
+                 {Rows(x), Columns(x), epsilon, InputOf(x), InputOf(gain), OutputOf(y)}, Forward<T>);
 }
 
 template <KernelElement T, GradientElement<T> G>
@@ -86,23 +99,9 @@ absl::Status RmsNormBackward(Stream stream, Input<T> dy, Input<T> x, Input<T> ga
                               .Wanted("dx", dx, "x", x)
                               .Wanted("dgain", dgain, "gain", gain)
                               .Done());
-  if (!stream.is_host()) {
-    return stream.device_kernels().RmsNormBackward(Rows(x), Columns(x), epsilon, InputOf(dy), InputOf(x), InputOf(gain),
-                                                   OutputOf(dx), OutputOf(dgain));
-  }
-  stream.host_queue().Enqueue([rows = Rows(x), columns = Columns(x), epsilon, dy = dy.data, x = x.data,
-                               gain = gain.data, dx_mode = dx.mode, dx = dx.data, dgain_mode = dgain.mode,
-                               dgain = dgain.data] {
-    const std::unique_ptr<float[]> factors = Floats(rows);
-    InputGradient(rows, columns, epsilon, dy, x, gain, dx_mode, dx, factors.get());
-    if (dgain == nullptr) return;
-    ColumnSum(rows, columns, dgain_mode, dgain, [&](int64_t row, float* sums) {
-      const T *d = dy + row * columns, *v = x + row * columns;
-      const float factor = factors[row];
-      for (int64_t c = 0; c < columns; ++c) sums[c] += static_cast<float>(d[c]) * static_cast<float>(v[c]) * factor;
-    });
-  });
-  return absl::OkStatus();
+  return Enqueue(stream, &DeviceKernels::RmsNormBackward,
+                 {Rows(x), Columns(x), epsilon, InputOf(dy), InputOf(x), InputOf(gain), OutputOf(dx), OutputOf(dgain)},
+                 Backward<T, G>);
 }
 
 template absl::Status RmsNorm(Stream, Input<float>, Input<float>, TensorView<float>, float);

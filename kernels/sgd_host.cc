@@ -29,9 +29,7 @@ absl::Status Sgd(Stream stream, const SgdArguments& arguments) {
       CheckUpdate(checks, arguments.update)
           .Address("velocity", arguments.velocity, arguments.momentum == 0 ? 0 : arguments.update.count)
           .Done());
-  if (!stream.is_host()) return stream.device_kernels().Sgd(arguments);
-  stream.host_queue().Enqueue([arguments] { Update(arguments); });
-  return absl::OkStatus();
+  return Enqueue(stream, &DeviceKernels::Sgd, arguments, Update);
 }
 
 }  // namespace reprise::kernels

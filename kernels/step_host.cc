@@ -35,16 +35,14 @@ bool IsFiniteDivided(const ControlBlock& control, double norm_squared) {
 
 absl::Status NextMicrobatch(Stream stream, ControlBlock* control, int count) {
   REPRISE_RETURN_IF_ERROR(Checks("NextMicrobatch").Address("control", control).AtLeast("count", count, 1).Done());
-  if (!stream.is_host()) return stream.device_kernels().NextMicrobatch(control, count);
-  stream.host_queue().Enqueue([=] {
-    control->microbatch = control->next_microbatch;
-    control->next_microbatch += count;
-    control->input = control->next_input;
-    control->next_input += count;
-    control->random_offset = control->next_random_offset;
-    control->next_random_offset += static_cast<uint64_t>(count);
+  return Enqueue(stream, &DeviceKernels::NextMicrobatch, {control, count}, [](const NextMicrobatchArguments& a) {
+    a.control->microbatch = a.control->next_microbatch;
+    a.control->next_microbatch += a.count;
+    a.control->input = a.control->next_input;
+    a.control->next_input += a.count;
+    a.control->random_offset = a.control->next_random_offset;
+    a.control->next_random_offset += static_cast<uint64_t>(a.count);
   });
-  return absl::OkStatus();
 }
 
 absl::Status StageInput(Stream stream, const StageInputArguments& arguments) {
@@ -59,19 +57,16 @@ absl::Status StageInput(Stream stream, const StageInputArguments& arguments) {
           .Address("destination", arguments.destination, arguments.num_bytes)
           .Done());
   if (arguments.num_bytes == 0) return absl::OkStatus();
-  if (!stream.is_host()) return stream.device_kernels().StageInput(arguments);
-  stream.host_queue().Enqueue([a = arguments] {
+  return Enqueue(stream, &DeviceKernels::StageInput, arguments, [](const StageInputArguments& a) {
     const int64_t slot = (a.control->input + a.position) % a.slots;
     std::memcpy(a.destination, a.staging + slot * a.slot_stride, static_cast<size_t>(a.num_bytes));
   });
-  return absl::OkStatus();
 }
 
 absl::Status RecordLoss(Stream stream, StepState* step_state, const float* loss) {
   REPRISE_RETURN_IF_ERROR(Checks("RecordLoss").Address("step_state", step_state).Address("loss", loss).Done());
-  if (!stream.is_host()) return stream.device_kernels().RecordLoss(step_state, loss);
-  stream.host_queue().Enqueue([=] { step_state->loss_sum += *loss; });
-  return absl::OkStatus();
+  return Enqueue(stream, &DeviceKernels::RecordLoss, {step_state, loss},
+                 [](const RecordLossArguments& a) { a.step_state->loss_sum += *a.loss; });
 }
 
 absl::Status FinishNorm(Stream stream, const ControlBlock* control, StepState* step_state, const NormPart* parts,
@@ -82,23 +77,22 @@ absl::Status FinishNorm(Stream stream, const ControlBlock* control, StepState* s
                               .Address("parts", parts)
                               .AtLeast("world_size", world_size, 1)
                               .Done());
-  if (!stream.is_host()) return stream.device_kernels().FinishNorm(control, step_state, parts, world_size);
-  stream.host_queue().Enqueue([=] {
-    double norm_squared = 0, loss_total = 0;
-    bool differs = false;
-    for (int rank = 0; rank < world_size; ++rank) {
-      norm_squared += parts[rank].norm_squared;
-      loss_total += parts[rank].loss_sum;
-      differs = differs || parts[rank].agreed != control->agreed;
-    }
-    step_state->norm_squared = norm_squared;
-    step_state->loss_total = loss_total;
-    step_state->skip = differs                                   ? SkipReason::kRanksDiffer
-                       : IsFiniteDivided(*control, norm_squared) ? SkipReason::kNone
-                                                                 : SkipReason::kGradientNotFinite;
-    if (step_state->skip == SkipReason::kNone) ++step_state->optimizer_steps;
-  });
-  return absl::OkStatus();
+  return Enqueue(stream, &DeviceKernels::FinishNorm, {control, step_state, parts, world_size},
+                 [](const FinishNormArguments& a) {
+                   double norm_squared = 0, loss_total = 0;
+                   bool differs = false;
+                   for (int rank = 0; rank < a.world_size; ++rank) {
+                     norm_squared += a.parts[rank].norm_squared;
+                     loss_total += a.parts[rank].loss_sum;
+                     differs = differs || a.parts[rank].agreed != a.control->agreed;
+                   }
+                   a.step_state->norm_squared = norm_squared;
+                   a.step_state->loss_total = loss_total;
+                   a.step_state->skip = differs                                     ? SkipReason::kRanksDiffer
+                                        : IsFiniteDivided(*a.control, norm_squared) ? SkipReason::kNone
+                                                                                    : SkipReason::kGradientNotFinite;
+                   if (a.step_state->skip == SkipReason::kNone) ++a.step_state->optimizer_steps;
+                 });
 }
 
 absl::Status PublishMetrics(Stream stream, const ControlBlock* control, StepState* step_state, MetricsRing* ring,
@@ -109,14 +103,14 @@ absl::Status PublishMetrics(Stream stream, const ControlBlock* control, StepStat
                               .Address("ring", ring)
                               .AtLeast("world_size", world_size, 1)
                               .Done());
-  if (!stream.is_host()) return stream.device_kernels().PublishMetrics(control, step_state, ring, world_size);
-  stream.host_queue().Enqueue([=] {
-    ring->entries[control->step % kMetricsRingSize] = MetricsOf(*control, *step_state, world_size);
-    // The host polls `published` while steps run, and reads the entry after it.
-    std::atomic_ref(ring->published).fetch_add(1, std::memory_order_release);
-    step_state->loss_sum = 0;
-  });
-  return absl::OkStatus();
+  return Enqueue(stream, &DeviceKernels::PublishMetrics, {control, step_state, ring, world_size},
+                 [](const PublishMetricsArguments& a) {
+                   a.ring->entries[a.control->step % kMetricsRingSize] =
+                       MetricsOf(*a.control, *a.step_state, a.world_size);
+                   // The host polls `published` while steps run, and reads the entry after it.
+                   std::atomic_ref(a.ring->published).fetch_add(1, std::memory_order_release);
+                   a.step_state->loss_sum = 0;
+                 });
 }
 
 }  // namespace reprise::kernels

@@ -4,7 +4,7 @@
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
-#include "core/quoted.h"
+#include "core/model/quoted.h"
 
 namespace reprise::examples {
 namespace {

@@ -15,16 +15,18 @@ constexpr int kPacks = 8;
 constexpr int kPack = 4;
 static_assert(kNormTile == int64_t{kThreads} * kPacks * kPack);
 
-// Beside matrix products. On an H200, with a simpler kernel of which 8 blocks took 940 GB/s: what 67 M elements in two
-// bf16 parts add to four products of 3.45 ms that repeat: 65 us with 8 blocks, 193 with 16, 237 with 4 (they last into
-// the next product), 163 with 132, and 132 with the whole GPU; and 134 M elements to two products of 13.3 ms: 219 with
-// 8 blocks, 391 with the whole GPU. This one with 8 blocks adds 65 us to the product beside it in step_bench's mlp4.
+// Beside GEMMs. On an H200, with a simpler kernel of which 8 blocks took 940 GB/s: what 67 M elements in two
+// bf16 parts add to four GEMMs of 3.45 ms that repeat: 65 us with 8 blocks, 193 with 16, 237 with 4 (they last into
+// the next GEMM), 163 with 132, and 132 with the whole GPU; and 134 M elements to two GEMMs of 13.3 ms: 219 with
+// 8 blocks, 391 with the whole GPU. This one with 8 blocks adds 65 us to the GEMM beside it in step_bench's mlp4.
 constexpr int kBesideBlocks = 8;
 // From this many elements on. At 67 M few blocks win, see above; at 4 M they lose, 53 us against the whole GPU's 12.
 // This is halfway, in ratio.
 constexpr int64_t kBesideElements = int64_t{16} << 20;
 
-struct Segments {
+// Segments that one launch takes.
+constexpr int kMaxSegments = 64;
+struct LaunchSegments {
   int count;
   int64_t first[kMaxSegments];
   int64_t end[kMaxSegments];
@@ -48,6 +50,8 @@ struct Arguments {
   float* accumulator;
   double* norm_partials;
   int64_t range_elements;
+  // Elements [begin, end), with all their segments. Launches follow one another: a range that began before `begin` has
+  // a partial norm already, which is added to.
   int64_t begin, end;
 };
 
@@ -155,7 +159,7 @@ __device__ void AccumulateElements(const Arguments<W>& a, const Moment& moment, 
 }
 
 template <class W>
-__global__ void __launch_bounds__(kThreads) AccumulateKernel(Arguments<W> a, Segments segments) {
+__global__ void __launch_bounds__(kThreads) AccumulateKernel(Arguments<W> a, LaunchSegments segments) {
   Moment moment = {.add = false, .is_last = true};
   if (a.control != nullptr) {
     const int64_t microbatch = a.control->microbatch + a.position;
@@ -192,31 +196,39 @@ __global__ void __launch_bounds__(kThreads) AccumulateKernel(Arguments<W> a, Seg
 
 }  // namespace
 
-cudaError_t LaunchAccumulate(cudaStream_t stream, const AccumulateLaunch& launch) {
-  Segments segments = {};
-  segments.count = launch.num_segments;
-  for (int s = 0; s < launch.num_segments; ++s) {
-    segments.first[s] = launch.first[s];
-    segments.end[s] = launch.first[s] + launch.count[s];
-  }
-  const int64_t range = NormRangeElements(launch.elements);
-  const int64_t ranges = CeilDivide(launch.end, range) - launch.begin / range;
-  const bool few = launch.beside_compute && launch.elements >= kBesideElements && ranges >= kBesideBlocks;
-  return WithElement(launch.parts.element, [&](auto type) {
+cudaError_t LaunchReduceAccumulate(const LaunchPlace& place, const ReduceAccumulateArguments& a) {
+  const int64_t range = NormRangeElements(a.elements);
+  return WithElement(a.wire_dtype, [&](auto type) {
     using W = decltype(type);
-    const Arguments<W> a = {launch.control,
-                            launch.position,
-                            static_cast<const W*>(launch.parts.data),
-                            static_cast<const W*>(launch.own),
-                            launch.own == nullptr ? -1 : launch.own_place,
-                            launch.num_parts + (launch.own == nullptr ? 0 : 1),
-                            launch.elements,
-                            launch.accumulator,
-                            launch.norm_partials,
-                            range,
-                            launch.begin,
-                            launch.end};
-    return Launch(stream, few ? dim3(kBesideBlocks) : Blocks(ranges), kThreads, 0, AccumulateKernel<W>, a, segments);
+    Arguments<W> launch = {.control = a.mode == AccumulateMode::kByMicrobatch ? a.control : nullptr,
+                           .position = a.position,
+                           .parts = static_cast<const W*>(a.parts),
+                           .own = static_cast<const W*>(a.own),
+                           .own_place = a.own == nullptr ? -1 : a.own_place,
+                           .num_parts = a.num_parts + (a.own == nullptr ? 0 : 1),
+                           .elements = a.elements,
+                           .accumulator = a.accumulator,
+                           .norm_partials = a.norm_partials,
+                           .range_elements = range,
+                           .begin = 0,
+                           .end = 0};
+    const size_t num_segments = a.segments.size();
+    size_t next = 0;
+    do {
+      LaunchSegments segments = {};
+      for (; segments.count < kMaxSegments && next < num_segments; ++segments.count, ++next) {
+        segments.first[segments.count] = a.segments[next].first;
+        segments.end[segments.count] = a.segments[next].first + a.segments[next].count;
+      }
+      launch.begin = launch.end;
+      launch.end = next < num_segments ? a.segments[next].first : a.elements;
+      const int64_t ranges = CeilDivide(launch.end, range) - launch.begin / range;
+      const bool few = a.beside_compute && a.elements >= kBesideElements && ranges >= kBesideBlocks;
+      const cudaError_t error = Launch(place.stream, few ? dim3(kBesideBlocks) : Blocks(ranges), kThreads, 0,
+                                       AccumulateKernel<W>, launch, segments);
+      if (error != cudaSuccess) return error;
+    } while (next < num_segments);
+    return cudaSuccess;
   });
 }
 

@@ -15,15 +15,16 @@ struct Factors {
   float keep;
 };
 
-__device__ Factors ReadFactors(const AdamWLaunch& a) {
+__device__ Factors ReadFactors(const AdamWArguments& a) {
   const StepFactors step = ReadStepFactors(a.update);
   const double t = static_cast<double>(a.update.step_state->optimizer_steps);
   return {step, static_cast<float>(1.0 / (1.0 - pow(static_cast<double>(a.beta1), t))),
-          static_cast<float>(sqrt(1.0 / (1.0 - pow(static_cast<double>(a.beta2), t)))), 1.0f - step.learning_rate * a.update.weight_decay};
+          static_cast<float>(sqrt(1.0 / (1.0 - pow(static_cast<double>(a.beta2), t)))),
+          1.0f - step.learning_rate * a.weight_decay};
 }
 
 template <int N, class M>
-__device__ void UpdatePack(const AdamWLaunch& a, const Factors& f, M* masters, int64_t first) {
+__device__ void UpdatePack(const AdamWArguments& a, const Factors& f, M* masters, int64_t first) {
   const Pack<float, N> sums = LoadPack<N>(a.update.gradient_sum + first);
   Pack<float, N> m = LoadPack<N>(a.first_moment + first), v = LoadPack<N>(a.second_moment + first);
   Pack<M, N> master = LoadPack<N>(masters + first);
@@ -44,7 +45,7 @@ __device__ void UpdatePack(const AdamWLaunch& a, const Factors& f, M* masters, i
 }
 
 template <int N, class M>
-__global__ void __launch_bounds__(kUpdateThreads) AdamWKernel(AdamWLaunch a) {
+__global__ void __launch_bounds__(kUpdateThreads) AdamWKernel(AdamWArguments a) {
   __shared__ Factors shared;
   if (a.update.step_state->skip != SkipReason::kNone) return;
   // The powers take as long as many elements.
@@ -59,14 +60,14 @@ __global__ void __launch_bounds__(kUpdateThreads) AdamWKernel(AdamWLaunch a) {
 
 }  // namespace
 
-cudaError_t LaunchAdamW(cudaStream_t stream, const AdamWLaunch& a) {
-  return WithElement(a.update.master_element, [&](auto type) {
+cudaError_t LaunchAdamW(const LaunchPlace& place, const AdamWArguments& a) {
+  return WithElement(a.update.master_dtype, [&](auto type) {
     using M = decltype(type);
     constexpr int N = 4;
     const bool aligned = IsAligned<N>(a.update.gradient_sum) && IsAligned<N>(static_cast<M*>(a.update.master)) &&
                          IsAligned<N>(a.first_moment) && IsAligned<N>(a.second_moment);
-    return aligned ? Launch(stream, UpdateBlocks(a.update.count, N), kUpdateThreads, 0, AdamWKernel<N, M>, a)
-                   : Launch(stream, UpdateBlocks(a.update.count, 1), kUpdateThreads, 0, AdamWKernel<1, M>, a);
+    return aligned ? Launch(place.stream, UpdateBlocks(a.update.count, N), kUpdateThreads, 0, AdamWKernel<N, M>, a)
+                   : Launch(place.stream, UpdateBlocks(a.update.count, 1), kUpdateThreads, 0, AdamWKernel<1, M>, a);
   });
 }
 

@@ -10,12 +10,12 @@ struct Sum {
 
 }  // namespace
 
-cudaError_t LaunchAdd(cudaStream_t stream, int64_t count, Source a, Source b, int64_t b_count, Target y) {
-  if (b_count == count) return MapTwo(stream, count, a, b, y, Sum());
-  return WithElement(y.element, [&](auto type) {
+cudaError_t LaunchAdd(const LaunchPlace& place, const AddArguments& a) {
+  if (a.b_count == a.count) return MapTwo(place.stream, a.count, a.a, a.b, a.y, Sum());
+  return WithElement(a.y.dtype, [&](auto type) {
     using T = decltype(type);
-    return Map<Second::kRepeats, T, T>(stream, count, static_cast<const T*>(a.data), static_cast<const T*>(b.data),
-                                       b_count, static_cast<T*>(y.data), y.add, Sum());
+    return Map<Second::kRepeats, T, T>(place.stream, a.count, a.a.as<T>(), a.b.as<T>(), a.b_count, a.y.as<T>(),
+                                       a.y.add(), Sum());
   });
 }
 

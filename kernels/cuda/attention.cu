@@ -14,7 +14,7 @@ static_assert(sizeof(Shared<32>) == AttentionSharedBytes(32) && sizeof(Shared<64
 
 template <int kChunk, class T>
 __global__ void __launch_bounds__(kAttentionThreads, kChunk <= 64 ? 2 : 1)
-    AttentionKernel(AttentionExtents e, float scale, const T* qkv, T* y, float* log_sum_exp) {
+    AttentionKernel(AttentionShape e, float scale, const T* qkv, T* y, float* log_sum_exp) {
   extern __shared__ __align__(16) char memory[];
   Shared<kChunk>& shared = *reinterpret_cast<Shared<kChunk>*>(memory);
   const int64_t head_width = e.width / e.heads, stride = 3 * e.width;
@@ -87,14 +87,15 @@ __global__ void __launch_bounds__(kAttentionThreads, kChunk <= 64 ? 2 : 1)
 
 }  // namespace
 
-cudaError_t LaunchAttention(cudaStream_t stream, AttentionExtents e, Source qkv, Target y, float* log_sum_exp) {
+cudaError_t LaunchCausalAttention(const LaunchPlace& place, const CausalAttentionArguments& a) {
+  const AttentionShape& e = a.shape;
   const float scale = 1.0f / sqrtf(static_cast<float>(e.width / e.heads));
-  return WithElement(qkv.element, [&](auto type) {
+  return WithElement(a.qkv.dtype, [&](auto type) {
     using T = decltype(type);
     return WithChunk(e.width / e.heads, [&](auto chunk) {
       constexpr int kChunk = decltype(chunk)::value;
-      return LaunchTiles(stream, e, e.sequences * e.heads, kChunk, sizeof(Shared<kChunk>), AttentionKernel<kChunk, T>,
-                         e, scale, static_cast<const T*>(qkv.data), static_cast<T*>(y.data), log_sum_exp);
+      return LaunchTiles(place.stream, e, e.sequences * e.heads, kChunk, sizeof(Shared<kChunk>),
+                         AttentionKernel<kChunk, T>, e, scale, a.qkv.as<T>(), a.y.as<T>(), a.log_sum_exp);
     });
   });
 }

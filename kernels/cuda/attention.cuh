@@ -35,7 +35,7 @@ struct HeadPlace {
   int64_t qkv_offset;  // elements; key and value come width and 2 width later
   int64_t y_offset;
 };
-__device__ inline HeadPlace PlaceOf(const AttentionExtents& e, int64_t head) {
+__device__ inline HeadPlace PlaceOf(const AttentionShape& e, int64_t head) {
   const int64_t row = head / e.heads * e.time, column = head % e.heads * (e.width / e.heads);
   return {head, row * 3 * e.width + column, row * e.width + column};
 }
@@ -186,7 +186,7 @@ cudaError_t WithChunk(int64_t head_width, const Body& body) {
 
 // A launch that may need more shared memory than a block gets unasked.
 template <class... Parameters, class... Arguments>
-cudaError_t LaunchTiles(cudaStream_t stream, const AttentionExtents& e, int64_t heads, int chunk, int64_t shared_bytes,
+cudaError_t LaunchTiles(cudaStream_t stream, const AttentionShape& e, int64_t heads, int chunk, int64_t shared_bytes,
                         void (*kernel)(Parameters...), const Arguments&... arguments) {
   const int64_t blocks = CeilDivide(e.time, kTile) * heads;
   if (blocks == 0 || e.width == 0) return cudaSuccess;

@@ -21,7 +21,7 @@ static_assert(sizeof(SharedWithP<32>) == AttentionBackwardSharedBytes(32) &&
 
 template <class T>
 struct Inputs {
-  AttentionExtents extents;
+  AttentionShape extents;
   float scale;
   const T* dy;
   const T* qkv;
@@ -190,25 +190,26 @@ __global__ void __launch_bounds__(kAttentionThreads, kChunk <= 64 ? 2 : 1)
 
 }  // namespace
 
-cudaError_t LaunchAttentionBackward(cudaStream_t stream, AttentionExtents e, Source dy, Source qkv,
-                                    const float* log_sum_exp, Target dqkv, float* workspace, int64_t workspace_bytes) {
+cudaError_t LaunchCausalAttentionBackward(const LaunchPlace& place, const CausalAttentionBackwardArguments& a) {
+  const AttentionShape& e = a.shape;
   const int64_t heads = e.sequences * e.heads;
   if (heads == 0 || e.time == 0) return cudaSuccess;
   const float scale = 1.0f / sqrtf(static_cast<float>(e.width / e.heads));
-  const int64_t at_once = workspace_bytes / AttentionBackwardBytes(e.time);
-  return WithElement(qkv.element, [&](auto type) {
+  const int64_t at_once = place.workspace_bytes / AttentionBackwardBytes(e.time);
+  return WithElement(a.qkv.dtype, [&](auto type) {
     using T = decltype(type);
     return WithChunk(e.width / e.heads, [&](auto chunk) {
       constexpr int kChunk = decltype(chunk)::value;
-      T* out = static_cast<T*>(dqkv.data);
+      T* out = a.dqkv.as<T>();
       for (int64_t first = 0; first < heads; first += at_once) {
-        const Inputs<T> in = {e,           scale, static_cast<const T*>(dy.data), static_cast<const T*>(qkv.data),
-                              log_sum_exp, first, Smaller(heads - first, at_once)};
-        cudaError_t error = LaunchTiles(stream, e, in.heads, kChunk, sizeof(Shared<kChunk>),
-                                        QueryGradientKernel<kChunk, T>, in, dqkv.add, out, workspace);
+        const Inputs<T> in = {
+            e, scale, a.dy.as<T>(), a.qkv.as<T>(), a.log_sum_exp, first, Smaller(heads - first, at_once)};
+        cudaError_t error =
+            LaunchTiles(place.stream, e, in.heads, kChunk, sizeof(Shared<kChunk>), QueryGradientKernel<kChunk, T>, in,
+                        a.dqkv.add(), out, place.Workspace<float>());
         if (error != cudaSuccess) return error;
-        error = LaunchTiles(stream, e, in.heads, kChunk, sizeof(SharedWithP<kChunk>), KeyGradientKernel<kChunk, T>, in,
-                            dqkv.add, out, workspace);
+        error = LaunchTiles(place.stream, e, in.heads, kChunk, sizeof(SharedWithP<kChunk>),
+                            KeyGradientKernel<kChunk, T>, in, a.dqkv.add(), out, place.Workspace<float>());
         if (error != cudaSuccess) return error;
       }
       return cudaSuccess;

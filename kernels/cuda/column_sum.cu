@@ -16,16 +16,15 @@ struct LoadRow {
 
 }  // namespace
 
-cudaError_t LaunchColumnSum(cudaStream_t stream, int64_t rows, int64_t columns, Source x, int64_t sums_count,
-                            Target sums, float* workspace) {
-  return WithElements(x.element, sums.element, [&](auto type, auto sum_type) {
+cudaError_t LaunchColumnSum(const LaunchPlace& place, const ColumnSumArguments& a) {
+  return WithElements(a.x.dtype, a.sums.dtype, [&](auto type, auto sum_type) {
     using T = decltype(type);
     using Out = decltype(sum_type);
     constexpr int N = kPerVector<T>;
-    const T* data = static_cast<const T*>(x.data);
-    return WithConstant(columns % N == 0 && IsAligned<N>(data), [&](auto aligned) {
-      const LoadRow<N, decltype(aligned)::value, T> load = {data, columns};
-      return SumRows<N>(stream, rows, columns, load, sums_count, static_cast<Out*>(sums.data), sums.add, workspace);
+    const T* data = a.x.as<T>();
+    return WithConstant(a.columns % N == 0 && IsAligned<N>(data), [&](auto aligned) {
+      const LoadRow<N, decltype(aligned)::value, T> load = {data, a.columns};
+      return SumRows<N>(place, a.rows, a.columns, load, a.sums_count, a.sums.as<Out>(), a.sums.add());
     });
   });
 }

@@ -59,10 +59,11 @@ __global__ void __launch_bounds__(kColumnPacks* kRowLanes)
   if (threadIdx.y == 0) StoreFloats<1, false>(sum, column, out_count, add, out);
 }
 
-// workspace: kColumnSumBytes.
+// Takes kColumnSumBytes of the workspace.
 template <int N, class Load, class Out>
-cudaError_t SumRows(cudaStream_t stream, int64_t rows, int64_t columns, const Load& load, int64_t out_count, Out* out,
-                    bool add, float* workspace) {
+cudaError_t SumRows(const LaunchPlace& place, int64_t rows, int64_t columns, const Load& load, int64_t out_count,
+                    Out* out, bool add) {
+  float* const workspace = place.Workspace<float>();
   constexpr int64_t kBlocksWanted = 512, kMaxRanges = 256, kMinRangeRows = 32;
   const dim3 threads(kColumnPacks, kRowLanes);
   const int64_t groups = CeilDivide(columns, kColumnPacks * N);
@@ -70,16 +71,16 @@ cudaError_t SumRows(cudaStream_t stream, int64_t rows, int64_t columns, const Lo
   ranges = Smaller(ranges, kColumnSumBytes / 4 / (columns + 1));
   if (ranges <= 1) {
     const dim3 blocks(static_cast<unsigned>(CeilDivide(out_count, kColumnPacks * N)));
-    return Launch(stream, blocks, threads, 0, SumRowsKernel<N, Load, Out>, rows, columns, rows, load, out_count, out,
-                  add);
+    return Launch(place.stream, blocks, threads, 0, SumRowsKernel<N, Load, Out>, rows, columns, rows, load, out_count,
+                  out, add);
   }
   const dim3 blocks(static_cast<unsigned>(groups), static_cast<unsigned>(ranges));
-  if (const cudaError_t error = Launch(stream, blocks, threads, 0, SumRowsKernel<N, Load, float>, rows, columns,
+  if (const cudaError_t error = Launch(place.stream, blocks, threads, 0, SumRowsKernel<N, Load, float>, rows, columns,
                                        CeilDivide(rows, ranges), load, columns, workspace, false);
       error != cudaSuccess) {
     return error;
   }
-  return Launch(stream, dim3(static_cast<unsigned>(CeilDivide(out_count, kColumnPacks))), threads, 0,
+  return Launch(place.stream, dim3(static_cast<unsigned>(CeilDivide(out_count, kColumnPacks))), threads, 0,
                 SumRangesKernel<Out>, static_cast<int>(ranges), columns, workspace, out_count, out, add);
 }
 

@@ -115,24 +115,23 @@ dim3 RowThreads(int64_t classes, int per_pack) {
 
 }  // namespace
 
-cudaError_t LaunchCrossEntropy(cudaStream_t stream, int64_t rows, int64_t classes, Source logits, const int32_t* labels,
-                               float* loss, void* workspace) {
-  return WithElement(logits.element, [&](auto type) {
+cudaError_t LaunchCrossEntropy(const LaunchPlace& place, const CrossEntropyArguments& a) {
+  return WithElement(a.logits.dtype, [&](auto type) {
     using T = decltype(type);
     constexpr int N = kPerVector<T>;
-    const T* data = static_cast<const T*>(logits.data);
-    return WithConstant(classes % N == 0 && IsAligned<N>(data), [&](auto aligned) {
-      double* total = static_cast<double*>(workspace);
+    const T* data = a.logits.as<T>();
+    return WithConstant(a.classes % N == 0 && IsAligned<N>(data), [&](auto aligned) {
+      double* total = place.Workspace<double>();
       float* losses = reinterpret_cast<float*>(total + 1);
       constexpr int64_t kRowsAtOnce = kCrossEntropyBytes / 4 - 2;
-      for (int64_t begin = 0; begin < rows; begin += kRowsAtOnce) {
-        const int64_t count = Smaller(rows - begin, kRowsAtOnce);
-        cudaError_t error =
-            Launch(stream, Blocks(count), RowThreads(classes, N), 0, RowLossKernel<N, decltype(aligned)::value, T>,
-                   count, classes, data + begin * classes, labels + begin, losses);
+      for (int64_t begin = 0; begin < a.rows; begin += kRowsAtOnce) {
+        const int64_t count = Smaller(a.rows - begin, kRowsAtOnce);
+        cudaError_t error = Launch(place.stream, Blocks(count), RowThreads(a.classes, N), 0,
+                                   RowLossKernel<N, decltype(aligned)::value, T>, count, a.classes,
+                                   data + begin * a.classes, a.labels + begin, losses);
         if (error != cudaSuccess) return error;
-        error = Launch(stream, 1, kSumThreads, 0, SumLossesKernel, losses, count, begin == 0, begin + count == rows,
-                       rows, total, loss);
+        error = Launch(place.stream, 1, kSumThreads, 0, SumLossesKernel, losses, count, begin == 0,
+                       begin + count == a.rows, a.rows, total, a.loss);
         if (error != cudaSuccess) return error;
       }
       return cudaSuccess;
@@ -140,17 +139,16 @@ cudaError_t LaunchCrossEntropy(cudaStream_t stream, int64_t rows, int64_t classe
   });
 }
 
-cudaError_t LaunchCrossEntropyBackward(cudaStream_t stream, int64_t rows, int64_t classes, const float* dloss,
-                                       Source logits, const int32_t* labels, Target dlogits) {
-  return WithElement(logits.element, [&](auto type) {
+cudaError_t LaunchCrossEntropyBackward(const LaunchPlace& place, const CrossEntropyBackwardArguments& a) {
+  return WithElement(a.logits.dtype, [&](auto type) {
     using T = decltype(type);
     constexpr int N = kPerVector<T>;
-    const T* data = static_cast<const T*>(logits.data);
-    T* out = static_cast<T*>(dlogits.data);
-    return WithConstant(classes % N == 0 && IsAligned<N>(data) && IsAligned<N>(out), [&](auto aligned) {
-      return Launch(stream, Blocks(rows), RowThreads(classes, N), 0,
-                    LogitsGradientKernel<N, decltype(aligned)::value, T>, rows, classes, dloss, data, labels, out,
-                    dlogits.add);
+    const T* data = a.logits.as<T>();
+    T* out = a.dlogits.as<T>();
+    return WithConstant(a.classes % N == 0 && IsAligned<N>(data) && IsAligned<N>(out), [&](auto aligned) {
+      return Launch(place.stream, Blocks(a.rows), RowThreads(a.classes, N), 0,
+                    LogitsGradientKernel<N, decltype(aligned)::value, T>, a.rows, a.classes, a.dloss, data, a.labels,
+                    out, a.dlogits.add());
     });
   });
 }

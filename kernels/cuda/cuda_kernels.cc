@@ -15,199 +15,34 @@
 namespace reprise::kernels {
 namespace {
 
-Element ElementOf(DType dtype) { return dtype == DType::kFloat32 ? Element::kFloat : Element::kBFloat16; }
-Source SourceOf(DeviceInput input) { return {input.data, ElementOf(input.dtype)}; }
-Target TargetOf(DeviceOutput output) { return {output.data, ElementOf(output.dtype), output.mode == WriteMode::kAdd}; }
-AttentionExtents ExtentsOf(const AttentionShape& shape) {
-  return {shape.sequences, shape.time, shape.width, shape.heads};
-}
-UpdateLaunch UpdateOf(const UpdateArguments& u, float weight_decay) {
-  return {.control = u.control,
-          .step_state = u.step_state,
-          .clip_norm = u.clip_norm,
-          .gradient_sum = u.gradient_sum,
-          .master = u.master,
-          .master_element = ElementOf(u.master_dtype),
-          .count = u.count,
-          .weight_decay = weight_decay};
-}
-
 class KernelsOfStream : public CudaKernels {
  public:
   KernelsOfStream(const CudaKernelsOptions& options, int64_t shared_bytes, std::unique_ptr<CudaGemm> gemm)
-      : stream_(options.stream),
-        workspace_(options.workspace),
-        workspace_bytes_(options.workspace_bytes),
+      : place_{options.stream, options.workspace, options.workspace_bytes},
         shared_bytes_(shared_bytes),
         gemm_(std::move(gemm)) {}
 
-  absl::Status Copy(int64_t count, DeviceInput from, DeviceOutput to) override {
-    return CudaStatus(LaunchCopy(stream_, count, SourceOf(from), TargetOf(to)), "Copy");
+#define REPRISE_DEFINE(Name, Arguments)                        \
+  absl::Status Name(const Arguments& arguments) override {     \
+    REPRISE_RETURN_IF_ERROR(CheckMemory(arguments));           \
+    return CudaStatus(Launch##Name(place_, arguments), #Name); \
   }
-  absl::Status Add(int64_t count, DeviceInput a, DeviceInput b, int64_t b_count, DeviceOutput y) override {
-    return CudaStatus(LaunchAdd(stream_, count, SourceOf(a), SourceOf(b), b_count, TargetOf(y)), "Add");
-  }
-  absl::Status GeluTanh(int64_t count, DeviceInput x, DeviceOutput y) override {
-    return CudaStatus(LaunchGelu(stream_, count, SourceOf(x), TargetOf(y)), "GeluTanh");
-  }
-  absl::Status GeluTanhBackward(int64_t count, DeviceInput dy, DeviceInput x, DeviceOutput dx) override {
-    return CudaStatus(LaunchGeluBackward(stream_, count, SourceOf(dy), SourceOf(x), TargetOf(dx)), "GeluTanhBackward");
-  }
-  absl::Status Relu(int64_t count, DeviceInput x, DeviceOutput y) override {
-    return CudaStatus(LaunchRelu(stream_, count, SourceOf(x), TargetOf(y)), "Relu");
-  }
-  absl::Status ReluBackward(int64_t count, DeviceInput dy, DeviceInput x, DeviceOutput dx) override {
-    return CudaStatus(LaunchReluBackward(stream_, count, SourceOf(dy), SourceOf(x), TargetOf(dx)), "ReluBackward");
-  }
+  REPRISE_FOR_DEVICE_KERNELS(REPRISE_DEFINE)
+#undef REPRISE_DEFINE
 
-  absl::Status ColumnSum(int64_t rows, int64_t columns, DeviceInput x, int64_t sums_count, DeviceOutput sums) override {
-    return CudaStatus(
-        LaunchColumnSum(stream_, rows, columns, SourceOf(x), sums_count, TargetOf(sums), Workspace<float>()),
-        "ColumnSum");
+  absl::Status Gemm(const DeviceGemm& gemm) override {
+    return gemm_->Run(gemm, place_.workspace, place_.workspace_bytes, place_.stream);
   }
-  absl::Status RmsNorm(int64_t rows, int64_t columns, float epsilon, DeviceInput x, DeviceInput gain,
-                       DeviceOutput y) override {
-    return CudaStatus(LaunchRmsNorm(stream_, rows, columns, epsilon, SourceOf(x), SourceOf(gain), TargetOf(y)),
-                      "RmsNorm");
-  }
-  absl::Status RmsNormBackward(int64_t rows, int64_t columns, float epsilon, DeviceInput dy, DeviceInput x,
-                               DeviceInput gain, DeviceOutput dx, DeviceOutput dgain) override {
-    if (!dx && !dgain) return absl::OkStatus();
-    float* factors = dgain ? Workspace<float>(kColumnSumBytes) : nullptr;
-    if (dgain) {
-      REPRISE_RETURN_IF_ERROR(
-          CheckWorkspace("RmsNormBackward", "rows", rows, kColumnSumBytes + rows * int64_t{sizeof(float)}));
-    }
-    REPRISE_RETURN_IF_ERROR(CudaStatus(LaunchRmsNormBackward(stream_, rows, columns, epsilon, SourceOf(dy), SourceOf(x),
-                                                             SourceOf(gain), TargetOf(dx), factors),
-                                       "RmsNormBackward"));
-    if (!dgain) return absl::OkStatus();
-    return CudaStatus(LaunchRmsNormGain(stream_, rows, columns, SourceOf(dy), SourceOf(x), factors, TargetOf(dgain),
-                                        Workspace<float>()),
-                      "RmsNormBackward, the gain's gradient");
-  }
-
-  absl::Status Embedding(int64_t count, int64_t entries, int64_t width, const int32_t* ids, DeviceInput table,
-                         DeviceOutput y) override {
-    return CudaStatus(LaunchEmbedding(stream_, count, entries, width, ids, SourceOf(table), TargetOf(y)), "Embedding");
-  }
-  absl::Status EmbeddingBackward(int64_t count, int64_t entries, int64_t width, DeviceInput dy, const int32_t* ids,
-                                 DeviceOutput dtable) override {
-    REPRISE_RETURN_IF_ERROR(CheckWorkspace("EmbeddingBackward", "ids", count, EmbeddingBackwardBytes(count)));
-    return CudaStatus(
-        LaunchEmbeddingBackward(stream_, count, entries, width, SourceOf(dy), ids, TargetOf(dtable), workspace_),
-        "EmbeddingBackward");
-  }
-  absl::Status CausalAttention(const AttentionShape& shape, DeviceInput qkv, DeviceOutput y,
-                               float* log_sum_exp) override {
-    REPRISE_RETURN_IF_ERROR(
-        CheckAttentionMemory("CausalAttention", shape.width / shape.heads, AttentionSharedBytes, shared_bytes_));
-    return CudaStatus(LaunchAttention(stream_, ExtentsOf(shape), SourceOf(qkv), TargetOf(y), log_sum_exp),
-                      "CausalAttention");
-  }
-  absl::Status CausalAttentionBackward(const AttentionShape& shape, DeviceInput dy, DeviceInput qkv,
-                                       const float* log_sum_exp, DeviceOutput dqkv) override {
-    REPRISE_RETURN_IF_ERROR(
-        CheckWorkspace("CausalAttentionBackward", "time", shape.time, AttentionBackwardBytes(shape.time)));
-    REPRISE_RETURN_IF_ERROR(CheckAttentionMemory("CausalAttentionBackward", shape.width / shape.heads,
-                                                 AttentionBackwardSharedBytes, shared_bytes_));
-    return CudaStatus(LaunchAttentionBackward(stream_, ExtentsOf(shape), SourceOf(dy), SourceOf(qkv), log_sum_exp,
-                                              TargetOf(dqkv), Workspace<float>(), workspace_bytes_),
-                      "CausalAttentionBackward");
-  }
-  absl::Status CrossEntropy(int64_t rows, int64_t classes, DeviceInput logits, const int32_t* labels,
-                            float* loss) override {
-    return CudaStatus(LaunchCrossEntropy(stream_, rows, classes, SourceOf(logits), labels, loss, workspace_),
-                      "CrossEntropy");
-  }
-  absl::Status CrossEntropyBackward(int64_t rows, int64_t classes, const float* dloss, DeviceInput logits,
-                                    const int32_t* labels, DeviceOutput dlogits) override {
-    return CudaStatus(
-        LaunchCrossEntropyBackward(stream_, rows, classes, dloss, SourceOf(logits), labels, TargetOf(dlogits)),
-        "CrossEntropyBackward");
-  }
-  absl::Status Gemm(const DeviceGemm& gemm) override { return gemm_->Run(gemm, workspace_, workspace_bytes_, stream_); }
   absl::StatusOr<bool> GemmGelu(const DeviceGemm& gemm, DeviceOutput h) override {
-    return gemm_->RunWithGelu(gemm, CUBLASLT_EPILOGUE_GELU_AUX, h.data, workspace_, workspace_bytes_, stream_);
+    return gemm_->RunWithGelu(gemm, CUBLASLT_EPILOGUE_GELU_AUX, h.data, place_.workspace, place_.workspace_bytes,
+                              place_.stream);
   }
   absl::StatusOr<bool> GemmGeluBackward(const DeviceGemm& gemm, DeviceInput h) override {
-    return gemm_->RunWithGelu(gemm, CUBLASLT_EPILOGUE_DGELU, h.data, workspace_, workspace_bytes_, stream_);
+    return gemm_->RunWithGelu(gemm, CUBLASLT_EPILOGUE_DGELU, h.data, place_.workspace, place_.workspace_bytes,
+                              place_.stream);
   }
 
-  absl::Status Pack(const PackArguments& a) override {
-    const DeviceInput gradient = {a.gradient_dtype, a.gradient};
-    const DeviceOutput wire = {a.wire_dtype, static_cast<std::byte*>(a.wire) + a.wire_element * SizeOf(a.wire_dtype),
-                               WriteMode::kAssign};
-    if (a.rows == 1) return CudaStatus(LaunchCopy(stream_, a.columns, SourceOf(gradient), TargetOf(wire)), "Pack");
-    return CudaStatus(LaunchCopyRows(stream_, a.rows, a.columns, a.row_stride, SourceOf(gradient), TargetOf(wire)),
-                      "Pack");
-  }
-  absl::Status ReduceAccumulate(const ReduceAccumulateArguments& a) override {
-    AccumulateLaunch launch = {.control = a.mode == AccumulateMode::kByMicrobatch ? a.control : nullptr,
-                               .position = a.position,
-                               .parts = {a.parts, ElementOf(a.wire_dtype)},
-                               .num_parts = a.num_parts,
-                               .own = a.own,
-                               .own_place = a.own_place,
-                               .elements = a.elements,
-                               .accumulator = a.accumulator,
-                               .norm_partials = a.norm_partials,
-                               .beside_compute = a.beside_compute};
-    const size_t num_segments = a.segments.size();
-    size_t next = 0;
-    do {
-      launch.begin = launch.end;
-      launch.num_segments = static_cast<int>(std::min<size_t>(kMaxSegments, num_segments - next));
-      for (int s = 0; s < launch.num_segments; ++s, ++next) {
-        launch.first[s] = a.segments[next].first;
-        launch.count[s] = a.segments[next].count;
-      }
-      launch.end = next < num_segments ? a.segments[next].first : a.elements;
-      REPRISE_RETURN_IF_ERROR(CudaStatus(LaunchAccumulate(stream_, launch), "ReduceAccumulate"));
-    } while (next < num_segments);
-    return absl::OkStatus();
-  }
-  absl::Status AdamW(const AdamWArguments& a) override {
-    return CudaStatus(LaunchAdamW(stream_, {.update = UpdateOf(a.update, a.weight_decay),
-                                            .beta1 = a.beta1,
-                                            .beta2 = a.beta2,
-                                            .epsilon = a.epsilon,
-                                            .first_moment = a.first_moment,
-                                            .second_moment = a.second_moment}),
-                      "AdamW");
-  }
-  absl::Status Sgd(const SgdArguments& a) override {
-    return CudaStatus(
-        LaunchSgd(stream_,
-                  {.update = UpdateOf(a.update, a.weight_decay), .momentum = a.momentum, .velocity = a.velocity}),
-        "Sgd");
-  }
-  absl::Status NextMicrobatch(ControlBlock* control, int count) override {
-    return CudaStatus(LaunchNextMicrobatch(stream_, control, count), "NextMicrobatch");
-  }
-  absl::Status StageInput(const StageInputArguments& a) override {
-    return CudaStatus(LaunchStageInput(stream_, {.control = a.control,
-                                                 .position = a.position,
-                                                 .slots = a.slots,
-                                                 .staging = a.staging,
-                                                 .slot_stride = a.slot_stride,
-                                                 .num_bytes = a.num_bytes,
-                                                 .destination = a.destination}),
-                      "StageInput");
-  }
-  absl::Status RecordLoss(StepState* step_state, const float* loss) override {
-    return CudaStatus(LaunchRecordLoss(stream_, step_state, loss), "RecordLoss");
-  }
-  absl::Status FinishNorm(const ControlBlock* control, StepState* step_state, const NormPart* parts,
-                          int world_size) override {
-    return CudaStatus(LaunchFinishNorm(stream_, control, step_state, parts, world_size), "FinishNorm");
-  }
-  absl::Status PublishMetrics(const ControlBlock* control, StepState* step_state, MetricsRing* ring,
-                              int world_size) override {
-    return CudaStatus(LaunchPublishMetrics(stream_, control, step_state, ring, world_size), "PublishMetrics");
-  }
-
-  absl::Status Tune() override { return TuneGemms(*gemm_, workspace_, stream_); }
+  absl::Status Tune() override { return TuneGemms(*gemm_, place_.workspace, place_.stream); }
   bool has_untuned() const override { return !gemm_->first_choices().empty(); }
   std::map<std::string, std::string> choices() const override {
     std::map<std::string, std::string> choices;
@@ -223,7 +58,7 @@ class KernelsOfStream : public CudaKernels {
       auto& [key, choice] = chosen.emplace_back();
       const auto refuse = [&, &key_text = key_text, &choice_text = choice_text](absl::string_view why) {
         return absl::InvalidArgumentError(
-            absl::StrCat("\"", key_text, "\": \"", choice_text, "\" is no choice of a matrix product's kernel", why));
+            absl::StrCat("\"", key_text, "\": \"", choice_text, "\" is no choice of a GEMM's kernel", why));
       };
       if (!FromText(key_text, key) || !FromText(choice_text, choice) || !MayLack(key, choice)) return refuse("");
       if (!choice.has_value()) continue;
@@ -235,24 +70,39 @@ class KernelsOfStream : public CudaKernels {
   }
 
  private:
-  template <class T>
-  T* Workspace(int64_t offset_bytes = 0) const {
-    return reinterpret_cast<T*>(static_cast<std::byte*>(workspace_) + offset_bytes);
-  }
   // Only a product with GELU may be left to other kernels.
   static bool MayLack(const GemmKey& key, const std::optional<GemmAlgorithm>& choice) {
     return choice.has_value() || key.epilogue != CUBLASLT_EPILOGUE_DEFAULT;
   }
+  // Kernels without an overload fit into the smallest workspace, and into the shared memory that every block has.
+  template <class Arguments>
+  absl::Status CheckMemory(const Arguments&) const {
+    return absl::OkStatus();
+  }
+  absl::Status CheckMemory(const RmsNormBackwardArguments& a) const {
+    if (!a.dgain) return absl::OkStatus();
+    return CheckWorkspace("RmsNormBackward", "rows", a.rows, RmsNormBackwardBytes(a.rows));
+  }
+  absl::Status CheckMemory(const EmbeddingBackwardArguments& a) const {
+    return CheckWorkspace("EmbeddingBackward", "ids", a.count, EmbeddingBackwardBytes(a.count));
+  }
+  absl::Status CheckMemory(const CausalAttentionArguments& a) const {
+    return CheckAttentionMemory("CausalAttention", a.shape.width / a.shape.heads, AttentionSharedBytes, shared_bytes_);
+  }
+  absl::Status CheckMemory(const CausalAttentionBackwardArguments& a) const {
+    REPRISE_RETURN_IF_ERROR(
+        CheckWorkspace("CausalAttentionBackward", "time", a.shape.time, AttentionBackwardBytes(a.shape.time)));
+    return CheckAttentionMemory("CausalAttentionBackward", a.shape.width / a.shape.heads, AttentionBackwardSharedBytes,
+                                shared_bytes_);
+  }
   absl::Status CheckWorkspace(absl::string_view kernel, absl::string_view what, int64_t count, int64_t needed) const {
-    if (needed <= workspace_bytes_) return absl::OkStatus();
+    if (needed <= place_.workspace_bytes) return absl::OkStatus();
     return absl::ResourceExhaustedError(absl::StrCat(kernel, " of ", count, " ", what, " needs ", needed,
-                                                     " bytes of workspace, of which the stream has ", workspace_bytes_,
-                                                     "; give it a larger one"));
+                                                     " bytes of workspace, of which the stream has ",
+                                                     place_.workspace_bytes, "; give it a larger one"));
   }
 
-  const cudaStream_t stream_;
-  void* const workspace_;
-  const int64_t workspace_bytes_;
+  const LaunchPlace place_;
   const int64_t shared_bytes_;  // that a block may have
   const std::unique_ptr<CudaGemm> gemm_;
 };

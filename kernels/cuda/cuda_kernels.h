@@ -17,7 +17,7 @@
 
 namespace reprise::kernels {
 
-// What NVIDIA recommends for matrix products on Hopper, and more than the other kernels need: column sums, losses and
+// What NVIDIA recommends for GEMMs on Hopper, and more than the other kernels need: column sums, losses and
 // norms take 4 MiB whatever their shape; RmsNormBackward 4 MiB and 4 bytes a row; EmbeddingBackward 8 bytes an id;
 // CausalAttentionBackward 4 bytes a row of one head, and works on as many heads at a time as fit.
 inline constexpr int64_t kCudaWorkspaceBytes = int64_t{32} << 20;
@@ -34,7 +34,7 @@ struct CudaKernelsOptions {
 // The kernels of a stream, and which of several equal ones are used.
 class CudaKernels : public DeviceKernels {
  public:
-  // Measures for the matrix products that ran and were not chosen for; see gemm_tuner.h. Waits.
+  // Measures for the GEMMs that ran and were not chosen for; see gemm_tuner.h. Waits.
   virtual absl::Status Tune() = 0;
   virtual bool has_untuned() const = 0;  // are there any?
   // What Tune found, or was given to Choose, as text by text, for the same GPU and version of cuBLASLt.
@@ -48,7 +48,7 @@ class CudaKernels : public DeviceKernels {
 absl::Status CheckAttentionMemory(absl::string_view kernel, int64_t head_width, int64_t (*needed)(int64_t head_width),
                                   int64_t available);
 
-// The library that matrix products run on, as its cublasLtGetVersion says.
+// The library that GEMMs run on, as its cublasLtGetVersion says.
 size_t CublasLtVersion();
 
 // Kernels for the current device, which must stay current while they are used. A kernel that needs more workspace than

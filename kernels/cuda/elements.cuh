@@ -15,7 +15,7 @@
 
 namespace reprise::kernels {
 
-// The bits of reprise::BFloat16, whose header nvcc is spared.
+// The bits of reprise::BFloat16, whose conversions are host code.
 struct BFloat16Bits {
   uint16_t bits;
 };
@@ -135,17 +135,17 @@ cudaError_t Launch(cudaStream_t stream, dim3 blocks, dim3 threads, int64_t share
 
 inline dim3 Blocks(int64_t count) { return dim3(static_cast<unsigned>(Smaller(count, kMaxBlocks))); }
 
-// Calls body(T()) with the type of the elements.
+// Calls body(T()) with the type of the elements of a floating-point dtype.
 template <class Body>
-cudaError_t WithElement(Element element, const Body& body) {
-  return element == Element::kFloat ? body(float()) : body(BFloat16Bits());
+cudaError_t WithElement(DType dtype, const Body& body) {
+  return dtype == DType::kFloat32 ? body(float()) : body(BFloat16Bits());
 }
 
 // Calls body(T(), G()) for an activation and a parameter gradient: of one type, or the gradient in float.
 template <class Body>
-cudaError_t WithElements(Element activation, Element gradient, const Body& body) {
-  if (activation == Element::kFloat) return body(float(), float());
-  return gradient == Element::kFloat ? body(BFloat16Bits(), float()) : body(BFloat16Bits(), BFloat16Bits());
+cudaError_t WithElements(DType activation, DType gradient, const Body& body) {
+  if (activation == DType::kFloat32) return body(float(), float());
+  return gradient == DType::kFloat32 ? body(BFloat16Bits(), float()) : body(BFloat16Bits(), BFloat16Bits());
 }
 
 // Calls body(std::bool_constant) with a compile-time value.

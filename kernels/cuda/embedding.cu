@@ -104,44 +104,42 @@ __global__ void __launch_bounds__(kSumThreads)
 
 }  // namespace
 
-cudaError_t LaunchEmbedding(cudaStream_t stream, int64_t count, int64_t entries, int64_t width, const int32_t* ids,
-                            Source table, Target y) {
-  return WithElement(y.element, [&](auto type) {
+cudaError_t LaunchEmbedding(const LaunchPlace& place, const EmbeddingArguments& a) {
+  return WithElement(a.y.dtype, [&](auto type) {
     using T = decltype(type);
     constexpr int N = kPerVector<T>;
-    const T* from = static_cast<const T*>(table.data);
-    T* out = static_cast<T*>(y.data);
-    return WithConstant(width % N == 0 && IsAligned<N>(from) && IsAligned<N>(out), [&](auto aligned) {
-      return Launch(stream, Blocks(CeilDivide(count, kRows)), dim3(kLanes, kRows), 0,
-                    EmbeddingKernel<N, decltype(aligned)::value, T>, count, entries, width, ids, from, out);
+    const T* from = a.table.as<T>();
+    T* out = a.y.as<T>();
+    return WithConstant(a.width % N == 0 && IsAligned<N>(from) && IsAligned<N>(out), [&](auto aligned) {
+      return Launch(place.stream, Blocks(CeilDivide(a.count, kRows)), dim3(kLanes, kRows), 0,
+                    EmbeddingKernel<N, decltype(aligned)::value, T>, a.count, a.entries, a.width, a.ids, from, out);
     });
   });
 }
 
-cudaError_t LaunchEmbeddingBackward(cudaStream_t stream, int64_t count, int64_t entries, int64_t width, Source dy,
-                                    const int32_t* ids, Target dtable, void* workspace) {
-  uint32_t* keys = static_cast<uint32_t*>(workspace);
-  int32_t* positions = static_cast<int32_t*>(workspace) + count;
-  return WithElements(dy.element, dtable.element, [&](auto type, auto table_type) {
+cudaError_t LaunchEmbeddingBackward(const LaunchPlace& place, const EmbeddingBackwardArguments& a) {
+  uint32_t* keys = place.Workspace<uint32_t>();
+  int32_t* positions = place.Workspace<int32_t>() + a.count;
+  return WithElements(a.dy.dtype, a.dtable.dtype, [&](auto type, auto table_type) {
     using T = decltype(type);
     using G = decltype(table_type);
     constexpr int N = 4;
-    const T* rows = static_cast<const T*>(dy.data);
-    G* out = static_cast<G*>(dtable.data);
+    const T* rows = a.dy.as<T>();
+    G* out = a.dtable.as<G>();
     cudaError_t error = cudaSuccess;
-    if (!dtable.add) {
-      error = Launch(stream, Blocks(CeilDivide(entries * width, kSumThreads)), kSumThreads, 0, ZeroKernel<G>,
-                     entries * width, out);
+    if (!a.dtable.add()) {
+      error = Launch(place.stream, Blocks(CeilDivide(a.entries * a.width, kSumThreads)), kSumThreads, 0, ZeroKernel<G>,
+                     a.entries * a.width, out);
     }
-    if (error != cudaSuccess || count == 0) return error;
-    error = Launch(stream, dim3(static_cast<unsigned>(CeilDivide(count, kSorted))), dim3(kSorted, kSharers), 0,
-                   SortIdsKernel, count, entries, ids, keys, positions);
+    if (error != cudaSuccess || a.count == 0) return error;
+    error = Launch(place.stream, dim3(static_cast<unsigned>(CeilDivide(a.count, kSorted))), dim3(kSorted, kSharers), 0,
+                   SortIdsKernel, a.count, a.entries, a.ids, keys, positions);
     if (error != cudaSuccess) return error;
-    return WithConstant(width % N == 0 && IsAligned<N>(rows) && IsAligned<N>(out), [&](auto aligned) {
-      const dim3 blocks(static_cast<unsigned>(count),
-                        static_cast<unsigned>(CeilDivide(width, int64_t{kSumThreads} * N)));
-      return Launch(stream, blocks, kSumThreads, 0, SumRowsByEntryKernel<N, decltype(aligned)::value, T, G>, count,
-                    width, rows, keys, positions, out, dtable.add);
+    return WithConstant(a.width % N == 0 && IsAligned<N>(rows) && IsAligned<N>(out), [&](auto aligned) {
+      const dim3 blocks(static_cast<unsigned>(a.count),
+                        static_cast<unsigned>(CeilDivide(a.width, int64_t{kSumThreads} * N)));
+      return Launch(place.stream, blocks, kSumThreads, 0, SumRowsByEntryKernel<N, decltype(aligned)::value, T, G>,
+                    a.count, a.width, rows, keys, positions, out, a.dtable.add());
     });
   });
 }

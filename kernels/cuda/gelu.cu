@@ -45,12 +45,12 @@ struct GeluGradient {
 
 }  // namespace
 
-cudaError_t LaunchGelu(cudaStream_t stream, int64_t count, Source x, Target y) {
-  return MapOne(stream, count, x, y, Gelu());
+cudaError_t LaunchGeluTanh(const LaunchPlace& place, const ActivationArguments& a) {
+  return MapOne(place.stream, a.count, a.x, a.y, Gelu());
 }
 
-cudaError_t LaunchGeluBackward(cudaStream_t stream, int64_t count, Source dy, Source x, Target dx) {
-  return MapTwo(stream, count, dy, x, dx, GeluGradient());
+cudaError_t LaunchGeluTanhBackward(const LaunchPlace& place, const ActivationBackwardArguments& a) {
+  return MapTwo(place.stream, a.count, a.dy, a.x, a.dx, GeluGradient());
 }
 
 }  // namespace reprise::kernels

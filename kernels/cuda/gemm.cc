@@ -220,7 +220,7 @@ void CudaGemm::Choose(const GemmKey& key, const std::optional<GemmAlgorithm>& ch
 
 absl::Status CudaGemm::CheckChoice(const GemmKey& key, const GemmAlgorithm& algorithm) const {
   const auto refuse = [&](absl::string_view why) { return absl::InvalidArgumentError(std::string(why)); };
-  if (!IsProduct(key)) return refuse("the numbers are of no matrix product");
+  if (!IsProduct(key)) return refuse("the numbers are of no GEMM");
   REPRISE_ASSIGN_OR_RETURN(const Product product, NewProduct(key, AlignedAs(key.h_alignment)));
   REPRISE_ASSIGN_OR_RETURN(const Layouts layouts, NewLayouts(key));
   cublasLtMatmulHeuristicResult_t result = {};

@@ -1,4 +1,4 @@
-// The matrix product, by cuBLASLt.
+// GEMM, by cuBLASLt.
 #ifndef REPRISE_KERNELS_CUDA_GEMM_H_
 #define REPRISE_KERNELS_CUDA_GEMM_H_
 

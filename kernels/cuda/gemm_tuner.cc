@@ -159,15 +159,16 @@ class Tuner {
     const std::optional<GemmAlgorithm> algorithm = gemm_.choices().at(plain);
     return {std::nullopt, [this, key, plain, algorithm]() -> absl::Status {
               if (!algorithm.has_value()) return absl::UnimplementedError("no kernel");
-              const Element element =
-                  static_cast<DType>(key.out) == DType::kFloat32 ? Element::kFloat : Element::kBFloat16;
-              const Source c = {c_, element}, h = {h_, element};
-              const Target to = {c_, element, /*add=*/false};
+              const DType dtype = static_cast<DType>(key.out);
+              const DeviceInput c = {dtype, c_}, h = {dtype, h_};
+              const DeviceOutput to = {dtype, c_};
+              const LaunchPlace place = {.stream = stream_};
+              const int64_t count = key.m * key.n;
               const bool forward = key.epilogue == CUBLASLT_EPILOGUE_GELU_AUX;
               REPRISE_RETURN_IF_ERROR(RunAs(plain, *algorithm, forward ? h_ : c_));
-              return CudaStatus(forward ? LaunchGelu(stream_, key.m * key.n, h, to)
-                                        : LaunchGeluBackward(stream_, key.m * key.n, c, h, to),
-                                "GELU after a product");
+              return CudaStatus(
+                  forward ? LaunchGeluTanh(place, {count, h, to}) : LaunchGeluTanhBackward(place, {count, c, h, to}),
+                  "GELU after a GEMM");
             }};
   }
 

@@ -1,4 +1,4 @@
-// Measures which of cuBLASLt's kernels is quickest for each matrix product.
+// Measures which of cuBLASLt's kernels is quickest for each GEMM.
 #ifndef REPRISE_KERNELS_CUDA_GEMM_TUNER_H_
 #define REPRISE_KERNELS_CUDA_GEMM_TUNER_H_
 

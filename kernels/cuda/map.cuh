@@ -90,20 +90,19 @@ cudaError_t Map(cudaStream_t stream, int64_t count, const A* a, const A* b, int6
 }
 
 template <class Function>
-cudaError_t MapOne(cudaStream_t stream, int64_t count, Source a, Target out, const Function& function) {
-  return WithElement(out.element, [&](auto type) {
+cudaError_t MapOne(cudaStream_t stream, int64_t count, DeviceInput a, DeviceOutput out, const Function& function) {
+  return WithElement(out.dtype, [&](auto type) {
     using T = decltype(type);
-    return Map<Second::kNone, T, T>(stream, count, static_cast<const T*>(a.data), nullptr, 0, static_cast<T*>(out.data),
-                                    out.add, function);
+    return Map<Second::kNone, T, T>(stream, count, a.as<T>(), nullptr, 0, out.as<T>(), out.add(), function);
   });
 }
 
 template <class Function>
-cudaError_t MapTwo(cudaStream_t stream, int64_t count, Source a, Source b, Target out, const Function& function) {
-  return WithElement(out.element, [&](auto type) {
+cudaError_t MapTwo(cudaStream_t stream, int64_t count, DeviceInput a, DeviceInput b, DeviceOutput out,
+                   const Function& function) {
+  return WithElement(out.dtype, [&](auto type) {
     using T = decltype(type);
-    return Map<Second::kSame, T, T>(stream, count, static_cast<const T*>(a.data), static_cast<const T*>(b.data), count,
-                                    static_cast<T*>(out.data), out.add, function);
+    return Map<Second::kSame, T, T>(stream, count, a.as<T>(), b.as<T>(), count, out.as<T>(), out.add(), function);
   });
 }
 

@@ -23,7 +23,7 @@ struct StepFactors {
   }
 };
 
-__device__ inline StepFactors ReadStepFactors(const UpdateLaunch& u) {
+__device__ inline StepFactors ReadStepFactors(const UpdateArguments& u) {
   StepFactors factors = {u.control->learning_rate, u.control->gradient_divisor * u.control->loss_scale, 0};
   const double norm = sqrt(u.step_state->norm_squared);
   if (u.clip_norm > 0 && norm / factors.divisor > u.clip_norm) factors.clip = u.clip_norm / norm;

@@ -14,12 +14,12 @@ struct ReluGradient {
 
 }  // namespace
 
-cudaError_t LaunchRelu(cudaStream_t stream, int64_t count, Source x, Target y) {
-  return MapOne(stream, count, x, y, PositivePart());
+cudaError_t LaunchRelu(const LaunchPlace& place, const ActivationArguments& a) {
+  return MapOne(place.stream, a.count, a.x, a.y, PositivePart());
 }
 
-cudaError_t LaunchReluBackward(cudaStream_t stream, int64_t count, Source dy, Source x, Target dx) {
-  return MapTwo(stream, count, dy, x, dx, ReluGradient());
+cudaError_t LaunchReluBackward(const LaunchPlace& place, const ActivationBackwardArguments& a) {
+  return MapTwo(place.stream, a.count, a.dy, a.x, a.dx, ReluGradient());
 }
 
 }  // namespace reprise::kernels

@@ -97,53 +97,59 @@ dim3 RowThreads(int64_t columns, int per_pack) {
   return dim3(static_cast<unsigned>(Smaller(warps > 0 ? warps * kWarp : kWarp, kMaxThreads)));
 }
 
-}  // namespace
-
-cudaError_t LaunchRmsNorm(cudaStream_t stream, int64_t rows, int64_t columns, float epsilon, Source x, Source gain,
-                          Target y) {
-  return WithElement(x.element, [&](auto type) {
+// factors [rows] gets 1 / sqrt(mean(x^2) + epsilon) if it is not null. dx may be empty.
+cudaError_t LaunchRows(const LaunchPlace& place, const RmsNormBackwardArguments& a, float* factors) {
+  return WithElement(a.x.dtype, [&](auto type) {
     using T = decltype(type);
     constexpr int N = kPerVector<T>;
-    const T *in = static_cast<const T*>(x.data), *gains = static_cast<const T*>(gain.data);
-    T* out = static_cast<T*>(y.data);
-    const bool all_aligned = columns % N == 0 && IsAligned<N>(in) && IsAligned<N>(gains) && IsAligned<N>(out);
-    return WithConstant(all_aligned, [&](auto aligned) {
-      return Launch(stream, Blocks(rows), RowThreads(columns, N), 0, RmsNormKernel<N, decltype(aligned)::value, T>,
-                    rows, columns, epsilon, in, gains, out);
-    });
-  });
-}
-
-cudaError_t LaunchRmsNormBackward(cudaStream_t stream, int64_t rows, int64_t columns, float epsilon, Source dy,
-                                  Source x, Source gain, Target dx, float* factors) {
-  return WithElement(x.element, [&](auto type) {
-    using T = decltype(type);
-    constexpr int N = kPerVector<T>;
-    const T *d = static_cast<const T*>(dy.data), *in = static_cast<const T*>(x.data),
-            *gains = static_cast<const T*>(gain.data);
-    T* out = static_cast<T*>(dx.data);
+    const T *d = a.dy.as<T>(), *in = a.x.as<T>(), *gains = a.gain.as<T>();
+    T* out = a.dx.as<T>();
     const bool all_aligned =
-        columns % N == 0 && IsAligned<N>(d) && IsAligned<N>(in) && IsAligned<N>(gains) && IsAligned<N>(out);
+        a.columns % N == 0 && IsAligned<N>(d) && IsAligned<N>(in) && IsAligned<N>(gains) && IsAligned<N>(out);
     return WithConstant(all_aligned, [&](auto aligned) {
-      return Launch(stream, Blocks(rows), RowThreads(columns, N), 0,
-                    RmsNormBackwardKernel<N, decltype(aligned)::value, T>, rows, columns, epsilon, d, in, gains, out,
-                    dx.add, factors);
+      return Launch(place.stream, Blocks(a.rows), RowThreads(a.columns, N), 0,
+                    RmsNormBackwardKernel<N, decltype(aligned)::value, T>, a.rows, a.columns, a.epsilon, d, in, gains,
+                    out, a.dx.add(), factors);
     });
   });
 }
 
-cudaError_t LaunchRmsNormGain(cudaStream_t stream, int64_t rows, int64_t columns, Source dy, Source x,
-                              const float* factors, Target dgain, float* workspace) {
-  return WithElements(x.element, dgain.element, [&](auto type, auto gain_type) {
+// The sum over rows of dy x factor.
+cudaError_t LaunchGain(const LaunchPlace& place, const RmsNormBackwardArguments& a, const float* factors) {
+  return WithElements(a.x.dtype, a.dgain.dtype, [&](auto type, auto gain_type) {
     using T = decltype(type);
     using G = decltype(gain_type);
     constexpr int N = kPerVector<T>;
-    const T *d = static_cast<const T*>(dy.data), *in = static_cast<const T*>(x.data);
-    return WithConstant(columns % N == 0 && IsAligned<N>(d) && IsAligned<N>(in), [&](auto aligned) {
-      const LoadGainTerms<N, decltype(aligned)::value, T> load = {d, in, factors, columns};
-      return SumRows<N>(stream, rows, columns, load, columns, static_cast<G*>(dgain.data), dgain.add, workspace);
+    const T *d = a.dy.as<T>(), *in = a.x.as<T>();
+    return WithConstant(a.columns % N == 0 && IsAligned<N>(d) && IsAligned<N>(in), [&](auto aligned) {
+      const LoadGainTerms<N, decltype(aligned)::value, T> load = {d, in, factors, a.columns};
+      return SumRows<N>(place, a.rows, a.columns, load, a.columns, a.dgain.as<G>(), a.dgain.add());
     });
   });
+}
+
+}  // namespace
+
+cudaError_t LaunchRmsNorm(const LaunchPlace& place, const RmsNormArguments& a) {
+  return WithElement(a.x.dtype, [&](auto type) {
+    using T = decltype(type);
+    constexpr int N = kPerVector<T>;
+    const T *in = a.x.as<T>(), *gains = a.gain.as<T>();
+    T* out = a.y.as<T>();
+    const bool all_aligned = a.columns % N == 0 && IsAligned<N>(in) && IsAligned<N>(gains) && IsAligned<N>(out);
+    return WithConstant(all_aligned, [&](auto aligned) {
+      return Launch(place.stream, Blocks(a.rows), RowThreads(a.columns, N), 0,
+                    RmsNormKernel<N, decltype(aligned)::value, T>, a.rows, a.columns, a.epsilon, in, gains, out);
+    });
+  });
+}
+
+cudaError_t LaunchRmsNormBackward(const LaunchPlace& place, const RmsNormBackwardArguments& a) {
+  if (!a.dx && !a.dgain) return cudaSuccess;
+  float* const factors = a.dgain ? place.Workspace<float>(kColumnSumBytes) : nullptr;
+  const cudaError_t error = LaunchRows(place, a, factors);
+  if (error != cudaSuccess || !a.dgain) return error;
+  return LaunchGain(place, a, factors);
 }
 
 }  // namespace reprise::kernels

@@ -5,7 +5,7 @@ namespace reprise::kernels {
 namespace {
 
 template <int N, class M>
-__device__ void UpdatePack(const SgdLaunch& a, const StepFactors& step, M* masters, int64_t first) {
+__device__ void UpdatePack(const SgdArguments& a, const StepFactors& step, M* masters, int64_t first) {
   const Pack<float, N> sums = LoadPack<N>(a.update.gradient_sum + first);
   Pack<M, N> master = LoadPack<N>(masters + first);
   Pack<float, N> velocity = {};
@@ -13,7 +13,7 @@ __device__ void UpdatePack(const SgdLaunch& a, const StepFactors& step, M* maste
 #pragma unroll
   for (int e = 0; e < N; ++e) {
     const float old = ToFloat(master.elements[e]);
-    float direction = step.Gradient(sums.elements[e]) + a.update.weight_decay * old;
+    float direction = step.Gradient(sums.elements[e]) + a.weight_decay * old;
     if (a.momentum != 0) direction = velocity.elements[e] = a.momentum * velocity.elements[e] + direction;
     master.elements[e] = FromFloat<M>(old - step.learning_rate * direction);
   }
@@ -22,7 +22,7 @@ __device__ void UpdatePack(const SgdLaunch& a, const StepFactors& step, M* maste
 }
 
 template <int N, class M>
-__global__ void __launch_bounds__(kUpdateThreads) SgdKernel(SgdLaunch a) {
+__global__ void __launch_bounds__(kUpdateThreads) SgdKernel(SgdArguments a) {
   if (a.update.step_state->skip != SkipReason::kNone) return;
   const StepFactors step = ReadStepFactors(a.update);
   M* masters = static_cast<M*>(a.update.master);
@@ -32,14 +32,14 @@ __global__ void __launch_bounds__(kUpdateThreads) SgdKernel(SgdLaunch a) {
 
 }  // namespace
 
-cudaError_t LaunchSgd(cudaStream_t stream, const SgdLaunch& a) {
-  return WithElement(a.update.master_element, [&](auto type) {
+cudaError_t LaunchSgd(const LaunchPlace& place, const SgdArguments& a) {
+  return WithElement(a.update.master_dtype, [&](auto type) {
     using M = decltype(type);
     constexpr int N = 4;
     const bool aligned = IsAligned<N>(a.update.gradient_sum) && IsAligned<N>(static_cast<M*>(a.update.master)) &&
                          (a.momentum == 0 || IsAligned<N>(a.velocity));
-    return aligned ? Launch(stream, UpdateBlocks(a.update.count, N), kUpdateThreads, 0, SgdKernel<N, M>, a)
-                   : Launch(stream, UpdateBlocks(a.update.count, 1), kUpdateThreads, 0, SgdKernel<1, M>, a);
+    return aligned ? Launch(place.stream, UpdateBlocks(a.update.count, N), kUpdateThreads, 0, SgdKernel<N, M>, a)
+                   : Launch(place.stream, UpdateBlocks(a.update.count, 1), kUpdateThreads, 0, SgdKernel<1, M>, a);
   });
 }
 

@@ -251,6 +251,7 @@ TEST(ReduceAccumulateTest, RefusesArgumentsThatDoNotFit) {
   };
   ASSERT_EQ(ReduceAccumulate(HostStream(), valid), absl::OkStatus());
   refuses([](auto& a) { a.elements = 6; }, {"ReduceAccumulate", "elements: 6", "at least 7"});
+  refuses([](auto& a) { a.position = -2; }, {"position: -2", "at least -1"});
   refuses([](auto& a) { a.num_parts = 0; }, {"num_parts: 0"});
   refuses([&](auto& a) { a.own = parts.data.data(), a.own_place = 3; }, {"num_parts: 2", "at least 3"});
   refuses([&](auto& a) { a.own = parts.data.data(), a.own_place = -1; }, {"own_place: -1"});

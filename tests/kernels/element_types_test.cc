@@ -29,14 +29,21 @@ namespace {
 
 using reprise::testing::StatusIs;
 
-// Arguments without memory, which every kernel refuses. None of the views is to const.
-template <class T, class G>
+template <class T>
+using Mutable = T;
+template <class T>
+using Const = const T;
+
+// Arguments without memory, which every kernel refuses. x, sum and ids are read, and are views of Read elements.
+template <class T, class G, template <class> class Read = Mutable>
 struct Arguments {
   Stream s = HostStream();
   int64_t extent = 1;
-  TensorView<T> x = {nullptr, {&extent, 1}};
+  TensorView<Read<T>> x = {nullptr, {&extent, 1}};
+  TensorView<Read<float>> sum = {nullptr, {&extent, 1}};
+  TensorView<Read<int32_t>> ids = {nullptr, {&extent, 1}};
+  TensorView<T> y = {nullptr, {&extent, 1}};
   TensorView<float> f = {nullptr, {&extent, 1}};
-  TensorView<int32_t> ids = {nullptr, {&extent, 1}};
   Gradient<T> dx;
   Gradient<G> dw;
 };
@@ -53,28 +60,28 @@ Kernel(const char*, Call) -> Kernel<Call>;
 
 auto Kernels() {
   return std::tuple{
-      Kernel{"Add", CALL(Add(a.s, a.x, a.x, a.x))},
+      Kernel{"Add", CALL(Add(a.s, a.x, a.x, a.y))},
       Kernel{"AddBackward", CALL(AddBackward(a.s, a.x, a.dx, a.dx))},
-      Kernel{"AddBias", CALL(AddBias(a.s, a.x, a.x, a.x))},
+      Kernel{"AddBias", CALL(AddBias(a.s, a.x, a.x, a.y))},
       Kernel{"AddBiasBackward", CALL(AddBiasBackward(a.s, a.x, a.dx, a.dw))},
-      Kernel{"AddPositions", CALL(AddPositions(a.s, a.x, a.x, a.x))},
+      Kernel{"AddPositions", CALL(AddPositions(a.s, a.x, a.x, a.y))},
       Kernel{"AddPositionsBackward", CALL(AddPositionsBackward(a.s, a.x, a.dx, a.dw))},
-      Kernel{"CausalAttention", CALL(CausalAttention(a.s, a.x, 1, a.x, a.f))},
-      Kernel{"CausalAttentionBackward", CALL(CausalAttentionBackward(a.s, a.x, a.x, 1, a.f, a.dx))},
+      Kernel{"CausalAttention", CALL(CausalAttention(a.s, a.x, 1, a.y, a.f))},
+      Kernel{"CausalAttentionBackward", CALL(CausalAttentionBackward(a.s, a.x, a.x, 1, a.sum, a.dx))},
       Kernel{"CrossEntropy", CALL(CrossEntropy(a.s, a.x, a.ids, a.f))},
-      Kernel{"CrossEntropyBackward", CALL(CrossEntropyBackward(a.s, a.f, a.x, a.ids, a.dx))},
-      Kernel{"Embedding", CALL(Embedding(a.s, a.ids, a.x, a.x))},
+      Kernel{"CrossEntropyBackward", CALL(CrossEntropyBackward(a.s, a.sum, a.x, a.ids, a.dx))},
+      Kernel{"Embedding", CALL(Embedding(a.s, a.ids, a.x, a.y))},
       Kernel{"EmbeddingBackward", CALL(EmbeddingBackward(a.s, a.x, a.ids, a.dw))},
-      Kernel{"GeluLinearBackward", CALL(GeluLinearBackward(a.s, a.x, a.x, a.x, a.x))},
-      Kernel{"GeluTanh", CALL(GeluTanh(a.s, a.x, a.x))},
+      Kernel{"GeluLinearBackward", CALL(GeluLinearBackward(a.s, a.x, a.x, a.x, a.y))},
+      Kernel{"GeluTanh", CALL(GeluTanh(a.s, a.x, a.y))},
       Kernel{"GeluTanhBackward", CALL(GeluTanhBackward(a.s, a.x, a.x, a.dx))},
       Kernel{"Gemm", CALL(Gemm(a.s, a.x, Transpose::kNo, a.x, Transpose::kNo, WriteMode::kAssign, a.dw))},
-      Kernel{"Linear", CALL(Linear(a.s, a.x, a.x, a.x))},
+      Kernel{"Linear", CALL(Linear(a.s, a.x, a.x, a.y))},
       Kernel{"LinearBackward", CALL(LinearBackward(a.s, a.x, a.x, a.x, a.dx, a.dw))},
-      Kernel{"LinearGelu", CALL(LinearGelu(a.s, a.x, a.x, a.x, a.x))},
-      Kernel{"Relu", CALL(Relu(a.s, a.x, a.x))},
+      Kernel{"LinearGelu", CALL(LinearGelu(a.s, a.x, a.x, a.y, a.y))},
+      Kernel{"Relu", CALL(Relu(a.s, a.x, a.y))},
       Kernel{"ReluBackward", CALL(ReluBackward(a.s, a.x, a.x, a.dx))},
-      Kernel{"RmsNorm", CALL(RmsNorm(a.s, a.x, a.x, a.x, 0.0f))},
+      Kernel{"RmsNorm", CALL(RmsNorm(a.s, a.x, a.x, a.y, 0.0f))},
       Kernel{"RmsNormBackward", CALL(RmsNormBackward(a.s, a.x, a.x, a.x, 0.0f, a.dx, a.dw))},
   };
 }
@@ -84,22 +91,29 @@ void ForEachKernel(const Body& body) {
   std::apply([&](const auto&... kernels) { (body(kernels), ...); }, Kernels());
 }
 
-template <class T, class G>
+template <class T, class G, template <class> class Read>
 void ExpectCallable() {
   ForEachKernel([](const auto& kernel) {
-    if constexpr (std::is_invocable_v<decltype(kernel.call), Arguments<T, G>>) {
-      EXPECT_THAT(kernel.call(Arguments<T, G>()),
+    if constexpr (std::is_invocable_v<decltype(kernel.call), Arguments<T, G, Read>>) {
+      EXPECT_THAT(kernel.call(Arguments<T, G, Read>()),
                   StatusIs(absl::StatusCode::kInvalidArgument, ::testing::StartsWith(kernel.name)));
     } else {
-      ADD_FAILURE() << kernel.name << " takes no views of elements that could be written";
+      ADD_FAILURE() << kernel.name << " takes no views of elements that "
+                    << (std::is_same_v<Read<T>, T> ? "could" : "could not") << " be written";
     }
   });
 }
 
 TEST(ElementTypesTest, WhatIsReadMayBeAViewThatCouldBeWritten) {
-  ExpectCallable<float, float>();
-  ExpectCallable<BFloat16, BFloat16>();
-  ExpectCallable<BFloat16, float>();
+  ExpectCallable<float, float, Mutable>();
+  ExpectCallable<BFloat16, BFloat16, Mutable>();
+  ExpectCallable<BFloat16, float, Mutable>();
+}
+
+TEST(ElementTypesTest, WhatIsReadMayBeAViewToConst) {
+  ExpectCallable<float, float, Const>();
+  ExpectCallable<BFloat16, BFloat16, Const>();
+  ExpectCallable<BFloat16, float, Const>();
 }
 
 TEST(ElementTypesTest, OtherElementsAreRefusedByTheCompiler) {

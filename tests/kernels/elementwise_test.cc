@@ -147,6 +147,14 @@ TEST(ElementwiseShapeTest, RefusesShapesThatDoNotFit) {
   ExpectInvalid(ReluBackward(stream, a.view(), b.view(), b.gradient(WriteMode::kAdd)), {"dy: [2,3]", "x: [2,4]"});
   ExpectInvalid(AddBias(stream, a.view(), bias.view(), a.view()), {"elements of bias: 5", "columns of x: 3"});
   ExpectInvalid(AddPositions(stream, a.view(), table.view(), a.view()), {"rows of table: 1", "at least 2"});
+  ExpectInvalid(AddBiasBackward(stream, a.view(), Gradient<float>(), bias.gradient(WriteMode::kAssign)),
+                {"AddBiasBackward", "elements of dbias: 5", "columns of dy: 3"});
+  ExpectInvalid(AddBiasBackward(stream, a.view(), b.gradient(WriteMode::kAdd), Gradient<float>()),
+                {"AddBiasBackward", "dx: [2,4]", "dy: [2,3]"});
+  ExpectInvalid(AddPositionsBackward(stream, a.view(), Gradient<float>(), table.gradient(WriteMode::kAssign)),
+                {"AddPositionsBackward", "rows of dtable: 1", "at least 2"});
+  ExpectInvalid(GeluTanhBackward(stream, a.view(), b.view(), b.gradient(WriteMode::kAdd)),
+                {"GeluTanhBackward", "dy: [2,3]", "x: [2,4]"});
   ExpectInvalid(Add(stream, a.view(), TensorView<float>(), a.view()), {"b is empty"});
 }
 

@@ -266,7 +266,7 @@ TEST(OptimizerDivisionTest, DividesRatherThanMultipliesByAReciprocal) {
   EXPECT_EQ(master, -(5.0f / 3.0f));
 }
 
-TEST(OptimizerArgumentTest, RefusesMissingMemoryByName) {
+TEST(OptimizerArgumentTest, RefusesWhatTheContractExcludesByName) {
   float value = 0;
   const ControlBlock control;
   const StepState state;
@@ -274,6 +274,12 @@ TEST(OptimizerArgumentTest, RefusesMissingMemoryByName) {
       .control = &control, .step_state = &state, .gradient_sum = &value, .master = &value, .count = 1};
   ExpectInvalid(AdamW(HostStream(), {.update = update, .second_moment = &value}), {"AdamW", "first_moment is empty"});
   ExpectInvalid(Sgd(HostStream(), {.update = update, .momentum = 0.9f}), {"Sgd", "velocity is empty"});
+  update.clip_norm = -1;
+  ExpectInvalid(AdamW(HostStream(), {.update = update, .first_moment = &value, .second_moment = &value}),
+                {"AdamW", "clip_norm: -1"});
+  update.clip_norm = std::numeric_limits<float>::infinity();
+  ExpectInvalid(Sgd(HostStream(), {.update = update}), {"Sgd", "clip_norm: inf"});
+  update.clip_norm = 0;
   update.master_dtype = DType::kInt32;
   ExpectInvalid(Sgd(HostStream(), {.update = update}), {"master_dtype"});
   update.control = nullptr;

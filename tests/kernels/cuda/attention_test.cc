@@ -4,7 +4,7 @@
 #include "kernels/cuda/cuda_status.h"
 #include "kernels/cuda/launch.h"
 #include "tests/kernels/cuda/device.h"
-#include "tests/kernels/cuda/twin.h"
+#include "tests/kernels/cuda/host_comparison.h"
 
 namespace reprise::kernels {
 namespace {
@@ -33,7 +33,7 @@ TYPED_TEST(CudaAttentionTest, ForwardAndGradient) {
               absl::OkStatus());
     // A probability's relative error is that of its score, a sum of head_width products up to 4; values are up to 2.
     const double relative = SumError(d.width / d.heads, 4) + SumError(d.time) / d.time + 0x1p-22;
-    Twin forward("CausalAttention of " + extents);
+    HostComparison forward("CausalAttention of " + extents);
     const Operand qkv = forward.Input(qkv_values);
     const Operand y = forward.Output<T>(y_values.shape, WriteMode::kAssign, 2 * 2 * relative);
     const Operand log_sum_exp = forward.Output<float>(log_sum_exps.shape, WriteMode::kAssign, 2 * relative);
@@ -41,12 +41,12 @@ TYPED_TEST(CudaAttentionTest, ForwardAndGradient) {
       return CausalAttention(s, m.view<T>(qkv), heads, m.view<T>(y), m.view<float>(log_sum_exp));
     });
     ForEachMode([&](WriteMode mode) {
-      Twin twin("CausalAttentionBackward of " + extents + ", " + NameOf(mode));
-      const Operand dy = twin.Input(Random<T>(y_values.shape, 2)), qkv = twin.Input(qkv_values);
-      const Operand log_sum_exp = twin.Input(log_sum_exps);
+      HostComparison both("CausalAttentionBackward of " + extents + ", " + NameOf(mode));
+      const Operand dy = both.Input(Random<T>(y_values.shape, 2)), qkv = both.Input(qkv_values);
+      const Operand log_sum_exp = both.Input(log_sum_exps);
       // Sums over up to `time` queries of probability times a difference of up to 4 head_width, times a factor up to 2.
-      const Operand dqkv = twin.Output<T>(qkv_values.shape, mode, d.time * 8 * (d.width / d.heads) * relative);
-      twin.Run([&](Stream s, const Memory& m) {
+      const Operand dqkv = both.Output<T>(qkv_values.shape, mode, d.time * 8 * (d.width / d.heads) * relative);
+      both.Run([&](Stream s, const Memory& m) {
         return CausalAttentionBackward(s, m.view<T>(dy), m.view<T>(qkv), heads, m.view<const float>(log_sum_exp),
                                        m.gradient<T>(dqkv, mode));
       });
@@ -67,18 +67,17 @@ TEST_F(CudaAttentionWorkspaceTest, BackwardTakesAsManyHeadsAtATimeAsFit) {
   float *log_sum_exp = dqkv + 3 * kFloats, *workspace = log_sum_exp + kSums, *y = workspace + kSums;
   ASSERT_EQ(device.Upload(device_qkv, qkv.data.data(), sizeof(float) * 3 * kFloats), absl::OkStatus());
   ASSERT_EQ(device.Upload(device_dy, dy.data.data(), sizeof(float) * kFloats), absl::OkStatus());
-  const AttentionExtents extents = {kSequences, kTime, kWidth, kHeads};
+  const AttentionShape shape = {kSequences, kTime, kWidth, kHeads};
+  const auto f32 = DType::kFloat32;
   std::vector<float> results[2];
   for (const int64_t heads_at_once : {kSequences * kHeads, int64_t{2}}) {
+    const LaunchPlace place = {device.cuda_stream(), workspace, heads_at_once * AttentionBackwardBytes(kTime)};
     ASSERT_EQ(device.Run([&] {
-      absl::Status status = CudaStatus(LaunchAttention(device.cuda_stream(), extents, {device_qkv, Element::kFloat},
-                                                       {y, Element::kFloat, false}, log_sum_exp),
-                                       "forward");
-      status.Update(
-          CudaStatus(LaunchAttentionBackward(device.cuda_stream(), extents, {device_dy, Element::kFloat},
-                                             {device_qkv, Element::kFloat}, log_sum_exp, {dqkv, Element::kFloat, false},
-                                             workspace, heads_at_once * AttentionBackwardBytes(kTime)),
-                     "backward"));
+      absl::Status status =
+          CudaStatus(LaunchCausalAttention(place, {shape, {f32, device_qkv}, {f32, y}, log_sum_exp}), "forward");
+      status.Update(CudaStatus(
+          LaunchCausalAttentionBackward(place, {shape, {f32, device_dy}, {f32, device_qkv}, log_sum_exp, {f32, dqkv}}),
+          "backward"));
       return status;
     }),
               absl::OkStatus());

@@ -12,7 +12,7 @@
 #include "reprise/kernels/pack.h"
 #include "reprise/kernels/step.h"
 #include "tests/kernels/cuda/device.h"
-#include "tests/kernels/cuda/twin.h"
+#include "tests/kernels/cuda/host_comparison.h"
 
 namespace reprise::kernels {
 namespace {
@@ -25,12 +25,12 @@ struct PackCase {
 
 template <class G, class W>
 void ExpectPackEqual(const PackCase& c) {
-  Twin twin(
+  HostComparison both(
       absl::StrCat("Pack of ", c.rows, " x ", c.columns, ", stride ", c.row_stride, ", to element ", c.wire_element));
   const int64_t elements = c.rows == 0 ? 0 : (c.rows - 1) * c.row_stride + c.columns;
-  const Operand gradient = twin.Input(Random<G>({elements}, 1));
-  const Operand wire = twin.ExactOutput<W>({c.wire_element + c.rows * c.columns + 5}, WriteMode::kAssign);
-  twin.Run([&](Stream s, const Memory& m) {
+  const Operand gradient = both.Input(Random<G>({elements}, 1));
+  const Operand wire = both.ExactOutput<W>({c.wire_element + c.rows * c.columns + 5}, WriteMode::kAssign);
+  both.Run([&](Stream s, const Memory& m) {
     return Pack(s, {.gradient_dtype = DTypeOf<G>::value,
                     .gradient = m.data<G>(gradient),
                     .rows = c.rows,
@@ -69,10 +69,11 @@ struct AccumulateCase {
 // that partial norms too equal the host's bit for bit.
 template <class W>
 void ExpectAccumulateEqual(const AccumulateCase& c) {
-  Twin twin(absl::StrCat("ReduceAccumulate of ", c.num_parts, " parts of ", c.segments.size(), " segments of ",
-                         c.elements, ", ", std::string(Name(DTypeOf<W>::value)), ", microbatch ", c.microbatch,
-                         ", beside compute ", c.beside_compute, ", own part ", c.own_place));
-  const Operand control = twin.Struct(ControlBlock{.microbatches = 3, .microbatch = c.microbatch});
+  HostComparison both(absl::StrCat("ReduceAccumulate of ", c.num_parts, " parts of ", c.segments.size(),
+                                   " segments of ", c.elements, ", ", std::string(Name(DTypeOf<W>::value)),
+                                   ", microbatch ", c.microbatch, ", beside compute ", c.beside_compute, ", own part ",
+                                   c.own_place));
+  const Operand control = both.Struct(ControlBlock{.microbatches = 3, .microbatch = c.microbatch});
   // Padding between segments is NaN, in the parts as in the accumulator.
   Tensor<W> part_values({c.num_parts, c.elements}), own_values({c.own_place < 0 ? 0 : c.elements});
   Tensor<float> old({c.elements});
@@ -87,10 +88,10 @@ void ExpectAccumulateEqual(const AccumulateCase& c) {
       if (adds) old.data[i] = static_cast<float>(i % 13) / 4;
     }
   }
-  const Operand parts = twin.Input(part_values), own = twin.Input(own_values);
-  const Operand norm = twin.Structs(std::vector<double>(NormRanges(c.elements), -1));
-  const Operand accumulator = twin.Update(old);
-  twin.Run([&](Stream s, const Memory& m) {
+  const Operand parts = both.Input(part_values), own = both.Input(own_values);
+  const Operand norm = both.Structs(std::vector<double>(NormRanges(c.elements), -1));
+  const Operand accumulator = both.Update(old);
+  both.Run([&](Stream s, const Memory& m) {
     return ReduceAccumulate(s, {.control = m.data<ControlBlock>(control),
                                 .mode = c.mode,
                                 .wire_dtype = DTypeOf<W>::value,
@@ -238,14 +239,14 @@ TEST_F(CudaCommandsTest, PartialNormsAreFiniteIfAndOnlyIfAllValuesAre) {
 }
 
 TEST_F(CudaCommandsTest, NextMicrobatch) {
-  Twin twin("NextMicrobatch");
-  const Operand control = twin.Struct(ControlBlock{.microbatch = 100,
+  HostComparison both("NextMicrobatch");
+  const Operand control = both.Struct(ControlBlock{.microbatch = 100,
                                                    .next_microbatch = 4,
                                                    .input = 100,
                                                    .next_input = 9,
                                                    .random_offset = 100,
                                                    .next_random_offset = 11});
-  twin.Run([&](Stream s, const Memory& m) { return NextMicrobatch(s, m.data<ControlBlock>(control), 3); });
+  both.Run([&](Stream s, const Memory& m) { return NextMicrobatch(s, m.data<ControlBlock>(control), 3); });
 }
 
 TEST_F(CudaCommandsTest, StageInputCopiesTheSlotOfTheMicrobatch) {
@@ -254,10 +255,10 @@ TEST_F(CudaCommandsTest, StageInputCopiesTheSlotOfTheMicrobatch) {
       for (int64_t input = 0; input < 3; ++input) {
         Tensor<uint8_t> slots({3 * stride}, 0);
         for (size_t i = 0; i < slots.data.size(); ++i) slots.data[i] = static_cast<uint8_t>(i * 31 + i / stride);
-        Twin twin(absl::StrCat("StageInput of ", num_bytes, ", stride ", stride, ", input ", input));
-        const Operand control = twin.Struct(ControlBlock{.input = input}), staging = twin.Input(slots);
-        const Operand destination = twin.Update(Tensor<uint8_t>({num_bytes}, 0));
-        twin.Run([&](Stream s, const Memory& m) {
+        HostComparison both(absl::StrCat("StageInput of ", num_bytes, ", stride ", stride, ", input ", input));
+        const Operand control = both.Struct(ControlBlock{.input = input}), staging = both.Input(slots);
+        const Operand destination = both.Update(Tensor<uint8_t>({num_bytes}, 0));
+        both.Run([&](Stream s, const Memory& m) {
           return StageInput(s, {.control = m.data<ControlBlock>(control),
                                 .position = 1,
                                 .slots = 3,
@@ -272,9 +273,9 @@ TEST_F(CudaCommandsTest, StageInputCopiesTheSlotOfTheMicrobatch) {
 }
 
 TEST_F(CudaCommandsTest, RecordLoss) {
-  Twin twin("RecordLoss");
-  const Operand state = twin.Struct(StepState{.loss_sum = 1}), loss = twin.Input(Tensor<float>({}, 0.3f));
-  twin.Run([&](Stream s, const Memory& m) { return RecordLoss(s, m.data<StepState>(state), m.data<float>(loss)); });
+  HostComparison both("RecordLoss");
+  const Operand state = both.Struct(StepState{.loss_sum = 1}), loss = both.Input(Tensor<float>({}, 0.3f));
+  both.Run([&](Stream s, const Memory& m) { return RecordLoss(s, m.data<StepState>(state), m.data<float>(loss)); });
 }
 
 TEST_F(CudaCommandsTest, FinishNorm) {
@@ -288,12 +289,12 @@ TEST_F(CudaCommandsTest, FinishNorm) {
         Parts{{{1, 1, 7}, {2, 1, 7}, {1, 1, 8}}}, Parts{{{1, 1, 8}, {3, 1, 8}, {1, 1, 8}}},
         // A divided norm that no float holds.
         Parts{{{1e74, 1, 7}, {4, 1, 7}, {1, 1, 7}}}}) {
-    Twin twin(absl::StrCat("FinishNorm of ", parts.values[1].norm_squared));
-    const Operand control = twin.Struct(ControlBlock{.gradient_divisor = 0.01f, .agreed = 7});
-    const Operand state = twin.Struct(
+    HostComparison both(absl::StrCat("FinishNorm of ", parts.values[1].norm_squared));
+    const Operand control = both.Struct(ControlBlock{.gradient_divisor = 0.01f, .agreed = 7});
+    const Operand state = both.Struct(
         StepState{.norm_squared = -1, .loss_total = -1, .optimizer_steps = 4, .skip = SkipReason::kGradientNotFinite});
-    const Operand values = twin.Struct(parts);
-    twin.Run([&](Stream s, const Memory& m) {
+    const Operand values = both.Struct(parts);
+    both.Run([&](Stream s, const Memory& m) {
       return FinishNorm(s, m.data<ControlBlock>(control), m.data<StepState>(state), m.data<NormPart>(values), 3);
     });
   }

@@ -5,7 +5,7 @@
 #include "reprise/kernels/embedding.h"
 #include "reprise/kernels/rms_norm.h"
 #include "tests/kernels/cuda/device.h"
-#include "tests/kernels/cuda/twin.h"
+#include "tests/kernels/cuda/host_comparison.h"
 
 namespace reprise::kernels {
 namespace {

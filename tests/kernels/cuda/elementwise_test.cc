@@ -8,7 +8,7 @@
 #include "reprise/kernels/cast.h"
 #include "reprise/kernels/embedding.h"
 #include "reprise/kernels/residual.h"
-#include "tests/kernels/cuda/twin.h"
+#include "tests/kernels/cuda/host_comparison.h"
 
 namespace reprise::kernels {
 namespace {
@@ -51,9 +51,9 @@ class CudaCastTest : public ::testing::Test {};
 template <class From, class To>
 void ExpectCastEqual(const Tensor<From>& values) {
   const int64_t count = values.size();
-  Twin twin(absl::StrCat("Cast of ", count));
-  const Operand from = twin.Input(values), to = twin.ExactOutput<To>({count}, WriteMode::kAssign);
-  twin.Run([&](Stream stream, const Memory& m) {
+  HostComparison both(absl::StrCat("Cast of ", count));
+  const Operand from = both.Input(values), to = both.ExactOutput<To>({count}, WriteMode::kAssign);
+  both.Run([&](Stream stream, const Memory& m) {
     return Cast(stream, DTypeOf<From>::value, m.data<From>(from), DTypeOf<To>::value, m.data<To>(to), count);
   });
 }
@@ -71,12 +71,12 @@ TEST_F(CudaCastTest, EqualsTheHostBitForBit) {
 TYPED_TEST(CudaActivationTest, AddAndItsBackwardEqualTheHostBitForBit) {
   using T = TypeParam;
   for (const int64_t count : Counts()) {
-    Twin add(absl::StrCat("Add of ", count));
+    HostComparison add(absl::StrCat("Add of ", count));
     const Operand a = add.Input(Random<T>({count}, 1)), b = add.Input(Random<T>({count}, 2));
     const Operand y = add.ExactOutput<T>({count}, WriteMode::kAssign);
     add.Run([&](Stream s, const Memory& m) { return Add(s, m.view<T>(a), m.view<T>(b), m.view<T>(y)); });
     ForEachMode([&](WriteMode mode) {
-      Twin backward(Label<T>("AddBackward", count, mode));
+      HostComparison backward(Label<T>("AddBackward", count, mode));
       const Operand dy = backward.Input(Random<T>({count}, 3));
       const Operand da = backward.ExactOutput<T>({count}, mode), db = backward.ExactOutput<T>({count}, mode);
       backward.Run([&](Stream s, const Memory& m) {
@@ -90,11 +90,11 @@ TYPED_TEST(CudaActivationTest, GeluTanh) {
   using T = TypeParam;
   for (const int64_t count : Counts()) {
     const Tensor<T> values = Random<T>({count}, 1, 8);
-    Twin forward(absl::StrCat("GeluTanh of ", count));
+    HostComparison forward(absl::StrCat("GeluTanh of ", count));
     const Operand x = forward.Input(values), y = forward.Output<T>({count}, WriteMode::kAssign, GeluError(8));
     forward.Run([&](Stream s, const Memory& m) { return GeluTanh(s, m.view<T>(x), m.view<T>(y)); });
     ForEachMode([&](WriteMode mode) {
-      Twin backward(Label<T>("GeluTanhBackward", count, mode));
+      HostComparison backward(Label<T>("GeluTanhBackward", count, mode));
       const Operand dy = backward.Input(Random<T>({count}, 2)), x = backward.Input(values);
       const Operand dx = backward.Output<T>({count}, mode, GeluError(8));
       backward.Run([&](Stream s, const Memory& m) {
@@ -109,11 +109,11 @@ TYPED_TEST(CudaActivationTest, ReluEqualsTheHostBitForBit) {
   for (const int64_t count : Counts()) {
     Tensor<T> values = Random<T>({count}, 1);
     if (count > 2) values.data[1] = static_cast<T>(0.0f);
-    Twin forward(absl::StrCat("Relu of ", count));
+    HostComparison forward(absl::StrCat("Relu of ", count));
     const Operand x = forward.Input(values), y = forward.ExactOutput<T>({count}, WriteMode::kAssign);
     forward.Run([&](Stream s, const Memory& m) { return Relu(s, m.view<T>(x), m.view<T>(y)); });
     ForEachMode([&](WriteMode mode) {
-      Twin backward(Label<T>("ReluBackward", count, mode));
+      HostComparison backward(Label<T>("ReluBackward", count, mode));
       const Operand dy = backward.Input(Random<T>({count}, 2)), x = backward.Input(values);
       const Operand dx = backward.ExactOutput<T>({count}, mode);
       backward.Run([&](Stream s, const Memory& m) {
@@ -131,12 +131,12 @@ TYPED_TEST(CudaActivationTest, ActivationsOfSpecialValues) {
   const float special[] = {0.0f, -0.0f, infinity, -infinity, infinity - infinity, 1e30f, -1e30f, 30.0f};
   std::transform(std::begin(special), std::end(special), values.data.begin(),
                  [](float v) { return static_cast<T>(v); });
-  Twin twin("activations of special values");
-  const Operand x = twin.Input(values), dy = twin.Input(Random<T>({8}, 1));
-  const Operand relu = twin.Output<T>({8}, WriteMode::kAssign, 0), gelu = twin.Output<T>({8}, WriteMode::kAssign, 1e-5);
-  const Operand drelu = twin.Output<T>({8}, WriteMode::kAssign, 0),
-                dgelu = twin.Output<T>({8}, WriteMode::kAssign, 1e-5);
-  twin.Run([&](Stream s, const Memory& m) {
+  HostComparison both("activations of special values");
+  const Operand x = both.Input(values), dy = both.Input(Random<T>({8}, 1));
+  const Operand relu = both.Output<T>({8}, WriteMode::kAssign, 0), gelu = both.Output<T>({8}, WriteMode::kAssign, 1e-5);
+  const Operand drelu = both.Output<T>({8}, WriteMode::kAssign, 0),
+                dgelu = both.Output<T>({8}, WriteMode::kAssign, 1e-5);
+  both.Run([&](Stream s, const Memory& m) {
     absl::Status status = Relu(s, m.view<T>(x), m.view<T>(relu));
     status.Update(GeluTanh(s, m.view<T>(x), m.view<T>(gelu)));
     status.Update(ReluBackward(s, m.view<T>(dy), m.view<T>(x), m.gradient<T>(drelu, WriteMode::kAssign)));
@@ -155,12 +155,12 @@ TYPED_TEST(CudaElementwiseTest, AddBias) {
   for (const auto& [rows, columns] :
        {Extents{0, 5}, Extents{1, 1}, Extents{5, 0}, Extents{31, 7}, Extents{33, 8}, Extents{64, 768},
         Extents{1000, 257}, Extents{4100, 264}, Extents{70001, 3}, Extents{513, 2048}}) {
-    Twin forward(absl::StrCat("AddBias of ", rows, " x ", columns));
+    HostComparison forward(absl::StrCat("AddBias of ", rows, " x ", columns));
     const Operand x = forward.Input(Random<T>({rows, columns}, 1)), bias = forward.Input(Random<T>({columns}, 2));
     const Operand y = forward.ExactOutput<T>({rows, columns}, WriteMode::kAssign);
     forward.Run([&](Stream s, const Memory& m) { return AddBias(s, m.view<T>(x), m.view<T>(bias), m.view<T>(y)); });
     ForEachMode([&, rows = rows, columns = columns](WriteMode mode) {
-      Twin backward(absl::StrCat("AddBiasBackward of ", rows, " x ", columns, ", ", NameOf(mode)));
+      HostComparison backward(absl::StrCat("AddBiasBackward of ", rows, " x ", columns, ", ", NameOf(mode)));
       const Operand dy = backward.Input(Random<T>({rows, columns}, 3));
       const Operand dx = backward.ExactOutput<T>({rows, columns}, mode);
       const Operand dbias = backward.Output<G>({columns}, mode, SumError(rows));
@@ -177,13 +177,13 @@ TYPED_TEST(CudaElementwiseTest, AddPositions) {
   for (const Shape& shape : {Shape{1, 1, 1}, Shape{3, 5, 7}, Shape{5, 8}, Shape{0, 5, 7}, Shape{3, 64, 33},
                              Shape{2, 128, 768}, Shape{2, 1024, 1040}, Shape{70, 2, 3}}) {
     const int64_t time = shape[shape.size() - 2], width = shape.back(), context = time + 3;
-    Twin forward(absl::StrCat("AddPositions of ", NumElements(shape), " in rows of ", width));
+    HostComparison forward(absl::StrCat("AddPositions of ", NumElements(shape), " in rows of ", width));
     const Operand x = forward.Input(Random<T>(shape, 1)), table = forward.Input(Random<T>({context, width}, 2));
     const Operand y = forward.ExactOutput<T>(shape, WriteMode::kAssign);
     forward.Run(
         [&](Stream s, const Memory& m) { return AddPositions(s, m.view<T>(x), m.view<T>(table), m.view<T>(y)); });
     ForEachMode([&](WriteMode mode) {
-      Twin backward(
+      HostComparison backward(
           absl::StrCat("AddPositionsBackward of ", NumElements(shape), " in rows of ", width, ", ", NameOf(mode)));
       const Operand dy = backward.Input(Random<T>(shape, 3)), dx = backward.ExactOutput<T>(shape, mode);
       const Operand dtable = backward.Output<G>({context, width}, mode, SumError(NumElements(shape) / (time * width)));

@@ -1,7 +1,7 @@
 #include "reprise/kernels/embedding.h"
 
 #include "absl/strings/str_cat.h"
-#include "tests/kernels/cuda/twin.h"
+#include "tests/kernels/cuda/host_comparison.h"
 
 namespace reprise::kernels {
 namespace {
@@ -28,17 +28,18 @@ TYPED_TEST(CudaEmbeddingTest, EqualsTheHostBitForBit) {
     for (int64_t i = 5; i < count; i += 97) {
       id_values.data[i] = i % 2 == 0 ? -1 : static_cast<int32_t>(entries) + (i % 3 == 0 ? 0 : 1000000000);
     }
-    Twin forward(absl::StrCat("Embedding of ", count, " ids in ", entries, " x ", width));
+    HostComparison forward(absl::StrCat("Embedding of ", count, " ids in ", entries, " x ", width));
     const Operand ids = forward.Input(id_values), table = forward.Input(Random<T>({entries, width}, 2));
     const Operand y = forward.ExactOutput<T>({count, width}, WriteMode::kAssign);
     forward.Run([&](Stream s, const Memory& m) {
       return Embedding(s, m.view<const int32_t>(ids), m.view<T>(table), m.view<T>(y));
     });
     ForEachMode([&, count = count, entries = entries, width = width](WriteMode mode) {
-      Twin twin(absl::StrCat("EmbeddingBackward of ", count, " ids in ", entries, " x ", width, ", ", NameOf(mode)));
-      const Operand dy = twin.Input(Random<T>({count, width}, 3)), ids = twin.Input(id_values);
-      const Operand dtable = twin.ExactOutput<G>({entries, width}, mode);
-      twin.Run([&](Stream s, const Memory& m) {
+      HostComparison both(
+          absl::StrCat("EmbeddingBackward of ", count, " ids in ", entries, " x ", width, ", ", NameOf(mode)));
+      const Operand dy = both.Input(Random<T>({count, width}, 3)), ids = both.Input(id_values);
+      const Operand dtable = both.ExactOutput<G>({entries, width}, mode);
+      both.Run([&](Stream s, const Memory& m) {
         return EmbeddingBackward(s, m.view<const T>(dy), m.view<const int32_t>(ids), m.gradient<G>(dtable, mode));
       });
     });

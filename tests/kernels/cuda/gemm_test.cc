@@ -4,7 +4,7 @@
 #include "reprise/kernels/linear.h"
 #include "reprise/kernels/linear_gelu.h"
 #include "tests/kernels/cuda/device.h"
-#include "tests/kernels/cuda/twin.h"
+#include "tests/kernels/cuda/host_comparison.h"
 
 namespace reprise::kernels {
 namespace {
@@ -36,13 +36,13 @@ TYPED_TEST(CudaGemmTest, MultipliesAllTransposesAndModes) {
       for (const Transpose tb : {Transpose::kNo, Transpose::kYes}) {
         ForEachMode([&, m = m, n = n, k = k](WriteMode mode) {
           const bool at = ta == Transpose::kYes, bt = tb == Transpose::kYes;
-          Twin twin(absl::StrCat("Gemm of m ", m, ", n ", n, ", k ", k, at ? ", a transposed" : "",
-                                 bt ? ", b transposed" : "", ", ", std::string(Name(DTypeOf<T>::value)), " to ",
-                                 std::string(Name(DTypeOf<C>::value)), ", ", NameOf(mode)));
-          const Operand a = twin.Input(Random<T>(at ? Shape{k, m} : Shape{m, k}, ++seed));
-          const Operand b = twin.Input(Random<T>(bt ? Shape{n, k} : Shape{k, n}, ++seed));
-          const Operand c = twin.Output<C>({m, n}, mode, ProductError<C>(k, mode));
-          twin.AllowPlacementToMatter().Run([&](Stream s, const Memory& memory) {
+          HostComparison both(absl::StrCat("Gemm of m ", m, ", n ", n, ", k ", k, at ? ", a transposed" : "",
+                                           bt ? ", b transposed" : "", ", ", std::string(Name(DTypeOf<T>::value)),
+                                           " to ", std::string(Name(DTypeOf<C>::value)), ", ", NameOf(mode)));
+          const Operand a = both.Input(Random<T>(at ? Shape{k, m} : Shape{m, k}, ++seed));
+          const Operand b = both.Input(Random<T>(bt ? Shape{n, k} : Shape{k, n}, ++seed));
+          const Operand c = both.Output<C>({m, n}, mode, ProductError<C>(k, mode));
+          both.AllowPlacementToMatter().Run([&](Stream s, const Memory& memory) {
             return Gemm<T, C>(s, memory.view<const T>(a), ta, memory.view<const T>(b), tb, mode, memory.view<C>(c));
           });
         });
@@ -55,13 +55,13 @@ TYPED_TEST(CudaGemmTest, LinearAndItsGradients) {
   using T = typename TypeParam::Activation;
   using G = typename TypeParam::ParameterGradient;
   for (const auto& [m, n, k] : {Extents{15, 11, 7}, Extents{128, 256, 64}, Extents{512, 96, 384}}) {
-    Twin twin(absl::StrCat("Linear and LinearBackward of ", m, " x ", k, " to ", n));
-    const Operand x = twin.Input(Random<T>({m, k}, 1)), w = twin.Input(Random<T>({n, k}, 2)),
-                  dy = twin.Input(Random<T>({m, n}, 3));
-    const Operand y = twin.Output<T>({m, n}, WriteMode::kAssign, SumError(k));
-    const Operand dx = twin.Output<T>({m, k}, WriteMode::kAdd, ProductError<T>(n, WriteMode::kAdd));
-    const Operand dw = twin.Output<G>({n, k}, WriteMode::kAssign, SumError(m));
-    twin.AllowPlacementToMatter().Run([&](Stream s, const Memory& memory) {
+    HostComparison both(absl::StrCat("Linear and LinearBackward of ", m, " x ", k, " to ", n));
+    const Operand x = both.Input(Random<T>({m, k}, 1)), w = both.Input(Random<T>({n, k}, 2)),
+                  dy = both.Input(Random<T>({m, n}, 3));
+    const Operand y = both.Output<T>({m, n}, WriteMode::kAssign, SumError(k));
+    const Operand dx = both.Output<T>({m, k}, WriteMode::kAdd, ProductError<T>(n, WriteMode::kAdd));
+    const Operand dw = both.Output<G>({n, k}, WriteMode::kAssign, SumError(m));
+    both.AllowPlacementToMatter().Run([&](Stream s, const Memory& memory) {
       absl::Status status = Linear(s, memory.view<T>(x), memory.view<T>(w), memory.view<T>(y));
       status.Update(LinearBackward(s, memory.view<T>(dy), memory.view<T>(x), memory.view<T>(w),
                                    memory.gradient<T>(dx, WriteMode::kAdd),
@@ -103,12 +103,13 @@ TYPED_TEST(CudaLinearGeluTest, Forward) {
     const Tensor<T> x_values = Random<T>({m, k}, 1), w_values = Random<T>({n, k}, 2, bound);
     const double largest = Largest(HostProduct<T>(x_values, w_values, Transpose::kYes, {m, n}));
     const double error = SumError(k, bound);
-    Twin twin(absl::StrCat("LinearGelu of ", m, " x ", k, " to ", n, ", ", std::string(Name(DTypeOf<T>::value))));
-    const Operand x = twin.Input(x_values), w = twin.Input(w_values);
+    HostComparison both(
+        absl::StrCat("LinearGelu of ", m, " x ", k, " to ", n, ", ", std::string(Name(DTypeOf<T>::value))));
+    const Operand x = both.Input(x_values), w = both.Input(w_values);
     const Operand y =
-        twin.Output<T>({m, n}, WriteMode::kAssign, GeluError(largest + error) + AfterProduct<T>(error, largest));
-    const Operand h = twin.Output<T>({m, n}, WriteMode::kAssign, error);
-    twin.AllowPlacementToMatter().Run([&](Stream s, const Memory& memory) {
+        both.Output<T>({m, n}, WriteMode::kAssign, GeluError(largest + error) + AfterProduct<T>(error, largest));
+    const Operand h = both.Output<T>({m, n}, WriteMode::kAssign, error);
+    both.AllowPlacementToMatter().Run([&](Stream s, const Memory& memory) {
       return LinearGelu(s, memory.view<T>(x), memory.view<T>(w), memory.view<T>(h), memory.view<T>(y));
     });
   }
@@ -120,13 +121,13 @@ TYPED_TEST(CudaLinearGeluTest, Backward) {
     const Tensor<T> dy_values = Random<T>({m, n}, 1), w_values = Random<T>({n, k}, 2);
     const double largest = Largest(HostProduct<T>(dy_values, w_values, Transpose::kNo, {m, k}));
     const double error = SumError(n);
-    Twin twin(
+    HostComparison both(
         absl::StrCat("GeluLinearBackward of ", m, " x ", n, " to ", k, ", ", std::string(Name(DTypeOf<T>::value))));
-    const Operand dy = twin.Input(dy_values), w = twin.Input(w_values);
+    const Operand dy = both.Input(dy_values), w = both.Input(w_values);
     const Operand dh =
-        twin.Output<T>({m, k}, WriteMode::kAssign, GeluError(4) * (largest + error) + AfterProduct<T>(error, largest));
-    const Operand h = twin.Input(Random<T>({m, k}, 3, 4));
-    twin.AllowPlacementToMatter().Run([&](Stream s, const Memory& memory) {
+        both.Output<T>({m, k}, WriteMode::kAssign, GeluError(4) * (largest + error) + AfterProduct<T>(error, largest));
+    const Operand h = both.Input(Random<T>({m, k}, 3, 4));
+    both.AllowPlacementToMatter().Run([&](Stream s, const Memory& memory) {
       return GeluLinearBackward(s, memory.view<T>(dy), memory.view<T>(h), memory.view<T>(w), memory.view<T>(dh));
     });
   }

@@ -1,4 +1,4 @@
-// Choices among kernels for a matrix product: measured, and given back.
+// Choices among kernels for a GEMM: measured, and given back.
 #include "kernels/cuda/gemm_tuner.h"
 
 #include <algorithm>
@@ -104,7 +104,7 @@ TEST_F(CudaGemmTunerTest, OtherChoicesAreRefusedByTheirText) {
   const std::string product = "1024 1024 1024 0 0 0 1 1 256 256 256 33554432 1 256";
   for (const auto& [key, choice] : {std::pair<std::string, std::string>("1 2", "none"), {product, "none"}}) {
     ExpectInvalid(kernels->Choose({{key, choice}}),
-                  {"\"" + key + "\": \"" + choice + "\"", "no choice of a matrix product's kernel"});
+                  {"\"" + key + "\": \"" + choice + "\"", "no choice of a GEMM's kernel"});
   }
   EXPECT_THAT(kernels->choices(), testing::IsEmpty());
 }
@@ -134,10 +134,10 @@ TEST_F(CudaGemmTunerTest, ChoicesThatCannotRunAreRefusedAndChangeNothing) {
   ASSERT_TRUE(FromText(key, product));
   GemmKey other = product;
   other.in = 17;
-  refuse(ToText(other), choice, "no matrix product");
+  refuse(ToText(other), choice, "no GEMM");
   other = product;
   other.h_alignment = 3;
-  refuse(ToText(other), choice, "no matrix product");
+  refuse(ToText(other), choice, "no GEMM");
 }
 
 // What a file could hold that another program wrote: additions in the order in which blocks come.

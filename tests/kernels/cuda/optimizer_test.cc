@@ -4,7 +4,7 @@
 #include "absl/strings/str_cat.h"
 #include "reprise/kernels/adamw.h"
 #include "reprise/kernels/sgd.h"
-#include "tests/kernels/cuda/twin.h"
+#include "tests/kernels/cuda/host_comparison.h"
 
 namespace reprise::kernels {
 namespace {
@@ -34,14 +34,14 @@ const ControlBlock kControl = {.learning_rate = 0.013f, .loss_scale = 4, .gradie
 TYPED_TEST(CudaOptimizerTest, AdamWEqualsTheHostBitForBit) {
   using M = TypeParam;
   for (const Case& c : kCases) {
-    Twin twin(absl::StrCat("AdamW of ", c.count, ", clipped to ", c.clip_norm, ", update ", c.steps,
-                           c.skip != 0 ? ", skipped" : ""));
-    const Operand control = twin.Struct(kControl), state = twin.Struct(StateOf(c));
-    const Operand sum = twin.Input(Random<float>({c.count}, 1, 8)), master = twin.Update(Random<M>({c.count}, 2));
+    HostComparison both(absl::StrCat("AdamW of ", c.count, ", clipped to ", c.clip_norm, ", update ", c.steps,
+                                     c.skip != 0 ? ", skipped" : ""));
+    const Operand control = both.Struct(kControl), state = both.Struct(StateOf(c));
+    const Operand sum = both.Input(Random<float>({c.count}, 1, 8)), master = both.Update(Random<M>({c.count}, 2));
     Tensor<float> second = Random<float>({c.count}, 4);
     for (float& v : second.data) v = std::abs(v);
-    const Operand m1 = twin.Update(Random<float>({c.count}, 3)), m2 = twin.Update(second);
-    twin.Run([&](Stream s, const Memory& m) {
+    const Operand m1 = both.Update(Random<float>({c.count}, 3)), m2 = both.Update(second);
+    both.Run([&](Stream s, const Memory& m) {
       return AdamW(s, {.update = {.control = m.data<ControlBlock>(control),
                                   .step_state = m.data<StepState>(state),
                                   .clip_norm = c.clip_norm,
@@ -62,12 +62,12 @@ TYPED_TEST(CudaOptimizerTest, SgdEqualsTheHostBitForBit) {
   using M = TypeParam;
   for (const Case& c : kCases) {
     for (const float momentum : {0.0f, 0.9f}) {
-      Twin twin(absl::StrCat("Sgd of ", c.count, ", clipped to ", c.clip_norm, ", momentum ", momentum,
-                             c.skip != 0 ? ", skipped" : ""));
-      const Operand control = twin.Struct(kControl), state = twin.Struct(StateOf(c));
-      const Operand sum = twin.Input(Random<float>({c.count}, 1, 8)), master = twin.Update(Random<M>({c.count}, 2));
-      const Operand velocity = twin.Update(Random<float>({c.count}, 3));
-      twin.Run([&](Stream s, const Memory& m) {
+      HostComparison both(absl::StrCat("Sgd of ", c.count, ", clipped to ", c.clip_norm, ", momentum ", momentum,
+                                       c.skip != 0 ? ", skipped" : ""));
+      const Operand control = both.Struct(kControl), state = both.Struct(StateOf(c));
+      const Operand sum = both.Input(Random<float>({c.count}, 1, 8)), master = both.Update(Random<M>({c.count}, 2));
+      const Operand velocity = both.Update(Random<float>({c.count}, 3));
+      both.Run([&](Stream s, const Memory& m) {
         return Sgd(s, {.update = {.control = m.data<ControlBlock>(control),
                                   .step_state = m.data<StepState>(state),
                                   .clip_norm = c.clip_norm,
@@ -107,16 +107,18 @@ TYPED_TEST(CudaOptimizerTest, EveryMagnitudeEqualsTheHostBitForBit) {
     double norm_squared;
   };
   for (const Range& range : {Range{0, 1, 1e70}, Range{1e-30f, 1, squares}, Range{1, 1024, squares}}) {
-    Twin adamw(absl::StrCat("AdamW of every magnitude, clipped to ", range.clip_norm, ", divided by ", range.divisor));
-    Twin sgd(absl::StrCat("Sgd of every magnitude, clipped to ", range.clip_norm, ", divided by ", range.divisor));
-    for (Twin* const twin : {&adamw, &sgd}) {
-      const Operand control = twin->Struct(ControlBlock{.learning_rate = 0.013f, .gradient_divisor = range.divisor});
-      const Operand state = twin->Struct(StepState{.norm_squared = range.norm_squared, .optimizer_steps = 3});
-      const Operand sum = twin->Input(sums), master = twin->Update(Random<M>({kCount}, 2));
+    HostComparison adamw(
+        absl::StrCat("AdamW of every magnitude, clipped to ", range.clip_norm, ", divided by ", range.divisor));
+    HostComparison sgd(
+        absl::StrCat("Sgd of every magnitude, clipped to ", range.clip_norm, ", divided by ", range.divisor));
+    for (HostComparison* const both : {&adamw, &sgd}) {
+      const Operand control = both->Struct(ControlBlock{.learning_rate = 0.013f, .gradient_divisor = range.divisor});
+      const Operand state = both->Struct(StepState{.norm_squared = range.norm_squared, .optimizer_steps = 3});
+      const Operand sum = both->Input(sums), master = both->Update(Random<M>({kCount}, 2));
       Tensor<float> second = AnyMagnitudes(kCount, 4);
       for (float& v : second.data) v = std::abs(v);
-      const Operand m1 = twin->Update(AnyMagnitudes(kCount, 3)), m2 = twin->Update(second);
-      twin->Run([&](Stream s, const Memory& m) {
+      const Operand m1 = both->Update(AnyMagnitudes(kCount, 3)), m2 = both->Update(second);
+      both->Run([&](Stream s, const Memory& m) {
         const UpdateArguments update = {.control = m.data<ControlBlock>(control),
                                         .step_state = m.data<StepState>(state),
                                         .clip_norm = range.clip_norm,
@@ -124,7 +126,7 @@ TYPED_TEST(CudaOptimizerTest, EveryMagnitudeEqualsTheHostBitForBit) {
                                         .master_dtype = DTypeOf<M>::value,
                                         .master = m.data<M>(master),
                                         .count = kCount};
-        if (twin == &sgd) return Sgd(s, {.update = update, .momentum = 0.9f, .velocity = m.data<float>(m1)});
+        if (both == &sgd) return Sgd(s, {.update = update, .momentum = 0.9f, .velocity = m.data<float>(m1)});
         return AdamW(s, {.update = update,
                          .epsilon = 1e-15f,
                          .weight_decay = 0.1f,

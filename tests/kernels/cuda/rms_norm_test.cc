@@ -3,7 +3,7 @@
 #include <cmath>
 
 #include "absl/strings/str_cat.h"
-#include "tests/kernels/cuda/twin.h"
+#include "tests/kernels/cuda/host_comparison.h"
 
 namespace reprise::kernels {
 namespace {
@@ -27,18 +27,18 @@ TYPED_TEST(CudaRmsNormTest, ForwardAndGradients) {
     const Tensor<T> x_values = Random<T>({rows, columns}, 1), gains = Random<T>({columns}, 2);
     // The factor's relative error is that of the sum of squares; factors are at most 1 / sqrt(epsilon).
     const double error = SumError(columns) / columns / std::sqrt(kRmsEpsilon);
-    Twin forward(absl::StrCat("RmsNorm of ", rows, " x ", columns));
+    HostComparison forward(absl::StrCat("RmsNorm of ", rows, " x ", columns));
     const Operand x = forward.Input(x_values), gain = forward.Input(gains);
     const Operand y = forward.Output<T>({rows, columns}, WriteMode::kAssign, error);
     forward.Run([&](Stream s, const Memory& m) {
       return RmsNorm(s, m.view<T>(x), m.view<T>(gain), m.view<T>(y), kRmsEpsilon);
     });
     ForEachMode([&, rows = rows, columns = columns](WriteMode mode) {
-      Twin twin(absl::StrCat("RmsNormBackward of ", rows, " x ", columns, ", ", NameOf(mode)));
-      const Operand dy = twin.Input(Random<T>({rows, columns}, 3)), x = twin.Input(x_values), gain = twin.Input(gains);
-      const Operand dx = twin.Output<T>({rows, columns}, mode, 4 * error / std::sqrt(kRmsEpsilon));
-      const Operand dgain = twin.Output<G>({columns}, mode, rows * error + SumError(rows, 2));
-      twin.Run([&](Stream s, const Memory& m) {
+      HostComparison both(absl::StrCat("RmsNormBackward of ", rows, " x ", columns, ", ", NameOf(mode)));
+      const Operand dy = both.Input(Random<T>({rows, columns}, 3)), x = both.Input(x_values), gain = both.Input(gains);
+      const Operand dx = both.Output<T>({rows, columns}, mode, 4 * error / std::sqrt(kRmsEpsilon));
+      const Operand dgain = both.Output<G>({columns}, mode, rows * error + SumError(rows, 2));
+      both.Run([&](Stream s, const Memory& m) {
         return RmsNormBackward(s, m.view<T>(dy), m.view<T>(x), m.view<T>(gain), kRmsEpsilon, m.gradient<T>(dx, mode),
                                m.gradient<G>(dgain, mode));
       });
@@ -50,12 +50,12 @@ TYPED_TEST(CudaRmsNormTest, MakesOnlyTheGradientsThatAreWanted) {
   using T = typename TypeParam::Activation;
   using G = typename TypeParam::ParameterGradient;
   const double error = SumError(40) / 40 / kRmsEpsilon;
-  Twin twin("RmsNormBackward of 50 x 40, dx and dgain apart");
-  const Operand dy = twin.Input(Random<T>({50, 40}, 3)), x = twin.Input(Random<T>({50, 40}, 1)),
-                gain = twin.Input(Random<T>({40}, 2));
-  const Operand dx = twin.Output<T>({50, 40}, WriteMode::kAssign, 4 * error);
-  const Operand dgain = twin.Output<G>({40}, WriteMode::kAssign, 50 * error + SumError(50, 2));
-  twin.Run([&](Stream s, const Memory& m) {
+  HostComparison both("RmsNormBackward of 50 x 40, dx and dgain apart");
+  const Operand dy = both.Input(Random<T>({50, 40}, 3)), x = both.Input(Random<T>({50, 40}, 1)),
+                gain = both.Input(Random<T>({40}, 2));
+  const Operand dx = both.Output<T>({50, 40}, WriteMode::kAssign, 4 * error);
+  const Operand dgain = both.Output<G>({40}, WriteMode::kAssign, 50 * error + SumError(50, 2));
+  both.Run([&](Stream s, const Memory& m) {
     absl::Status status = RmsNormBackward(s, m.view<T>(dy), m.view<T>(x), m.view<T>(gain), kRmsEpsilon,
                                           m.gradient<T>(dx, WriteMode::kAssign), Gradient<G>());
     status.Update(RmsNormBackward(s, m.view<T>(dy), m.view<T>(x), m.view<T>(gain), kRmsEpsilon, Gradient<T>(),

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
+#include "reprise/core/element.h"
 #include "reprise/core/ids.h"
 #include "reprise/core/transport.h"
 
@@ -23,9 +24,6 @@ enum class Lane : uint8_t { kCompute, kAllGather, kReduceScatter, kCopy };
 inline constexpr int kNumLanes = 4;
 
 enum class Phase : uint8_t { kForward, kBackward };
-
-// How backward writes a gradient. Constants of one schedule.
-enum class WriteMode : uint8_t { kAssign, kAdd };
 
 // ---- buffer uses ----
 
@@ -122,9 +120,6 @@ struct ReduceScatter {
   AxisId axis;
   friend bool operator==(const ReduceScatter&, const ReduceScatter&) = default;
 };
-// kByMicrobatch assigns if control.microbatch + position is 0 and adds otherwise; kAlwaysAssign is for gradients that
-// are reduced once per step. Assigning never reads the old value. Padding is never touched.
-enum class AccumulateMode : uint8_t { kByMicrobatch, kAlwaysAssign };
 // A run of elements of a group, of all ranks together, that hold gradients and no padding.
 struct GroupSegment {
   int group = 0;  // in UnitLayout::groups

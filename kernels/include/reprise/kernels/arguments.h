@@ -5,9 +5,9 @@
 // acts as a matrix: its last dimension is the columns, the others together are the rows. An empty Gradient is skipped.
 // Gradients that are assigned are written in full and never read. Outputs may not overlap inputs.
 //
-// What is read may be a view of T or of const T. Elements are float or BFloat16; arithmetic is in float, or in double
-// where sums would lose digits. For the same shapes and values the results have the same bits, however many threads
-// take part.
+// What is read may be a view of T or of const T: either as Input, or by an overload where T follows from nothing else.
+// Elements are float or BFloat16; arithmetic is in float, or in double where sums would lose digits. For the same
+// shapes and values the results have the same bits, however many threads take part.
 #ifndef REPRISE_KERNELS_ARGUMENTS_H_
 #define REPRISE_KERNELS_ARGUMENTS_H_
 

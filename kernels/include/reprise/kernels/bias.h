@@ -8,11 +8,12 @@
 
 namespace reprise::kernels {
 
-// y = x + bias; x and y [..., width], bias [width].
+// y = x + bias, row by row; x and y [..., width], bias of `width` elements.
 template <KernelElement T>
 absl::Status AddBias(Stream stream, Input<T> x, Input<T> bias, TensorView<T> y);
 
-// dx = dy; dbias = the sum of dy over rows. G: T or float.
+// dx = or += dy; dbias = or += the sum of dy over rows, in float. dy and dx [..., width], dbias of `width` elements.
+// G: T or float.
 template <KernelElement T, GradientElement<T> G>
 absl::Status AddBiasBackward(Stream stream, Input<T> dy, Gradient<T> dx, Gradient<G> dbias);
 

@@ -10,7 +10,7 @@
 
 namespace reprise::kernels {
 
-// to[i] = from[i], rounded to nearest even. Floating-point dtypes; the ranges may not overlap.
+// to[i] = from[i] for `count` elements, rounded to nearest even. Dtypes are f32 and bf16; the ranges may not overlap.
 absl::Status Cast(Stream stream, DType from_dtype, const void* from, DType to_dtype, void* to, int64_t count);
 
 }  // namespace reprise::kernels

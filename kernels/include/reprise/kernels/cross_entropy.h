@@ -10,8 +10,8 @@
 
 namespace reprise::kernels {
 
-// loss = the mean over rows of log(sum(exp(logits))) - logits[label]; logits [..., classes], one label per row. A label
-// out of range makes the loss NaN.
+// loss = the mean over rows of log(sum over c of exp(logits[c])) - logits[label]. logits [..., classes], at least one
+// row and one class; labels: one per row, 0 to classes - 1; loss: one element. A label out of range makes the loss NaN.
 template <KernelElement T>
 absl::Status CrossEntropy(Stream stream, TensorView<const T> logits, TensorView<const int32_t> labels,
                           TensorView<float> loss);
@@ -22,7 +22,8 @@ absl::Status CrossEntropy(Stream stream, TensorView<T> logits, TensorView<const 
   return CrossEntropy<T>(stream, TensorView<const T>(logits), labels, loss);
 }
 
-// dlogits = dloss (softmax(logits) - onehot(label)) / rows. A label out of range gives a row of NaN.
+// dlogits = or += dloss (softmax(logits) - onehot(label)) / rows, row by row. dloss: one element; logits, labels as for
+// CrossEntropy; dlogits as logits. A label out of range gives a row of NaN.
 template <KernelElement T>
 absl::Status CrossEntropyBackward(Stream stream, TensorView<const float> dloss, Input<T> logits,
                                   TensorView<const int32_t> labels, Gradient<T> dlogits);

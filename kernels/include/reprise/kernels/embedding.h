@@ -10,12 +10,13 @@
 
 namespace reprise::kernels {
 
-// y [..., width] gets row ids[i] of table [entries, width]. An id out of range gives a row of NaN.
+// y[i] = table[ids[i]], row by row. ids: as many as y [..., width] has rows, each 0 to entries - 1; table
+// [entries, width]. An id out of range gives a row of NaN.
 template <KernelElement T>
 absl::Status Embedding(Stream stream, TensorView<const int32_t> ids, Input<T> table, TensorView<T> y);
 
-// Row e of dtable is the sum, in float and in order of i, of the rows i of dy with ids[i] = e. Ids out of range are
-// left out. G: T or float.
+// dtable[e] = or += the sum, in float and in order of i, of the rows i of dy with ids[i] = e. dy [..., width], one id
+// for each of its rows, dtable [entries, width]. Ids out of range are left out. G: T or float.
 template <KernelElement T, GradientElement<T> G>
 absl::Status EmbeddingBackward(Stream stream, TensorView<const T> dy, TensorView<const int32_t> ids,
                                Gradient<G> dtable);
@@ -25,11 +26,12 @@ absl::Status EmbeddingBackward(Stream stream, TensorView<T> dy, TensorView<const
   return EmbeddingBackward<T, G>(stream, TensorView<const T>(dy), ids, dtable);
 }
 
-// y = x + table, where x and y are [..., time, width] and table is [context, width] with context >= time.
+// y[..., t, :] = x[..., t, :] + table[t]. x and y [..., time, width]; table [context, width] with context >= time.
 template <KernelElement T>
 absl::Status AddPositions(Stream stream, Input<T> x, Input<T> table, TensorView<T> y);
 
-// dx = dy; rows of dtable from `time` on are 0. G: T or float.
+// dx = or += dy; dtable[t] = or += the sum of dy[..., t, :] over sequences, in float and in their order, which is 0
+// from `time` on. dy and dx [..., time, width], dtable [context, width] with context >= time. G: T or float.
 template <KernelElement T, GradientElement<T> G>
 absl::Status AddPositionsBackward(Stream stream, Input<T> dy, Gradient<T> dx, Gradient<G> dtable);
 

@@ -1,4 +1,4 @@
-// General matrix product.
+// GEMM, the general product of two matrices.
 #ifndef REPRISE_KERNELS_GEMM_H_
 #define REPRISE_KERNELS_GEMM_H_
 
@@ -14,8 +14,9 @@ namespace reprise::kernels {
 
 enum class Transpose : uint8_t { kNo, kYes };
 
-// c = a b, or c += a b for WriteMode::kAdd; an operand marked Transpose::kYes is used transposed. Sums are in float;
-// a sum that is added to BFloat16 may be rounded to it first.
+// c = a b, or c += a b for WriteMode::kAdd: c[i,j] = or += the sum over l < k of a[i,l] b[l,j]. a [m, k], b [k, n] and
+// c [m, n] as used: an operand marked Transpose::kYes is used transposed, so a is stored as [k, m], b as [n, k]. With
+// k = 0 the sums are 0. Sums are in float; a sum that is added to BFloat16 may be rounded to it first.
 // T: float or BFloat16; C: T or float.
 template <KernelElement T, GradientElement<T> C>
 absl::Status Gemm(Stream stream, TensorView<const T> a, Transpose transpose_a, TensorView<const T> b,

@@ -8,11 +8,11 @@
 
 namespace reprise::kernels {
 
-// x [..., in], w [out, in], y [..., out].
+// y = x w^T; x [..., in], w [out, in], y [..., out] with as many rows as x.
 template <KernelElement T>
 absl::Status Linear(Stream stream, Input<T> x, Input<T> w, TensorView<T> y);
 
-// dx = dy w, dw = dy^T x. G: T or float.
+// dx = or += dy w, dw = or += dy^T x. dy [..., out], x and dx [..., in], w and dw [out, in]. G: T or float.
 template <KernelElement T, GradientElement<T> G>
 absl::Status LinearBackward(Stream stream, Input<T> dy, Input<T> x, Input<T> w, Gradient<T> dx, Gradient<G> dw);
 

@@ -1,4 +1,4 @@
-// GELU on either side of a linear map, on a device in the matrix product's own kernel where there is one.
+// GELU on either side of a linear map, on a device in the GEMM's own kernel where there is one.
 //
 //   LinearGelu(stream, x, up, h, y);                              // h = x up^T, y = GeluTanh(h)
 //   Linear(stream, y, down, z);                                   // z = y down^T

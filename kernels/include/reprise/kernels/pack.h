@@ -7,21 +7,12 @@
 #include "absl/status/status.h"
 #include "reprise/core/dtype.h"
 #include "reprise/core/stream.h"
+#include "reprise/kernels/command_arguments.h"
 
 namespace reprise::kernels {
 
-struct PackArguments {
-  DType gradient_dtype = DType::kFloat32;
-  const void* gradient = nullptr;  // `rows` rows of `columns` elements, `row_stride` elements apart
-  int64_t rows = 1;
-  int64_t columns = 0;
-  int64_t row_stride = 0;
-  DType wire_dtype = DType::kBFloat16;
-  void* wire = nullptr;
-  int64_t wire_element = 0;  // where the gradient starts in the wire buffer, dense from there
-};
-
-// Casts the gradient into the wire buffer; writes no other element of it.
+// wire[wire_element + r columns + c] = gradient[r row_stride + c], rounded to nearest even; no other element of the
+// wire buffer is written. Dtypes are f32 and bf16.
 absl::Status Pack(Stream stream, const PackArguments& arguments);
 
 }  // namespace reprise::kernels

@@ -8,10 +8,11 @@
 
 namespace reprise::kernels {
 
+// y = a + b, element by element. All have the same rows and columns.
 template <KernelElement T>
 absl::Status Add(Stream stream, Input<T> a, Input<T> b, TensorView<T> y);
 
-// da = dy, db = dy.
+// da = or += dy, db = or += dy. All have the same rows and columns.
 template <KernelElement T>
 absl::Status AddBackward(Stream stream, Input<T> dy, Gradient<T> da, Gradient<T> db);
 

@@ -4,19 +4,14 @@
 
 #include "absl/status/status.h"
 #include "reprise/core/stream.h"
-#include "reprise/kernels/optimizer.h"
+#include "reprise/kernels/command_arguments.h"
 
 namespace reprise::kernels {
 
-struct SgdArguments {
-  UpdateArguments update = {};
-  float momentum = 0;
-  float weight_decay = 0;     // added to the gradient, times the master
-  float* velocity = nullptr;  // starts at 0; needed with momentum only
-};
-
-// velocity = momentum velocity + gradient; master -= learning_rate velocity. Without momentum the gradient is used. A
-// velocity or master that leaves the range of its dtype is infinite from then on.
+// With the gradient g of UpdateArguments, element by element in float: velocity = momentum velocity + (g + weight_decay
+// master); master -= learning_rate velocity. Without momentum g + weight_decay master stands for the velocity, which
+// is not touched. The master is f32 or bf16. A velocity or master that leaves the range of its dtype is infinite from
+// then on.
 absl::Status Sgd(Stream stream, const SgdArguments& arguments);
 
 }  // namespace reprise::kernels

@@ -1,4 +1,4 @@
-#include "tests/kernels/cuda/twin.h"
+#include "tests/kernels/cuda/host_comparison.h"
 
 #include <cuda_runtime_api.h>
 
@@ -59,12 +59,13 @@ void ExpectRan(const absl::Status& status, const std::string& what) {
 
 }  // namespace
 
-Operand Twin::AddBytes(Bytes bytes, Shape shape, DType dtype, int64_t element_bytes, bool output, double error) {
+Operand HostComparison::AddBytes(Bytes bytes, Shape shape, DType dtype, int64_t element_bytes, bool output,
+                                 double error) {
   operands_.push_back({std::move(bytes), dtype, element_bytes, output, error});
   return {operands_.size() - 1, std::move(shape)};
 }
 
-Twin::Placement Twin::Place(std::string name, const std::function<bool(size_t)>& moved) const {
+HostComparison::Placement HostComparison::Place(std::string name, const std::function<bool(size_t)>& moved) const {
   Placement placement = {std::move(name), {}};
   size_t end = 0;
   for (size_t i = 0; i < operands_.size(); ++i) {
@@ -76,7 +77,7 @@ Twin::Placement Twin::Place(std::string name, const std::function<bool(size_t)>&
   return placement;
 }
 
-std::vector<std::byte> Twin::Image(const Placement& placement) const {
+std::vector<std::byte> HostComparison::Image(const Placement& placement) const {
   Bytes image(placement.offsets.back(), kGuard);
   for (size_t i = 0; i < operands_.size(); ++i) {
     std::copy(operands_[i].bytes.begin(), operands_[i].bytes.end(), image.begin() + placement.offsets[i]);
@@ -84,7 +85,7 @@ std::vector<std::byte> Twin::Image(const Placement& placement) const {
   return image;
 }
 
-std::vector<Bytes> Twin::OnHost(const Call& call) const {
+std::vector<Bytes> HostComparison::OnHost(const Call& call) const {
   std::vector<Bytes> results;
   for (const OperandBytes& operand : operands_) {
     results.push_back(operand.bytes);
@@ -97,7 +98,7 @@ std::vector<Bytes> Twin::OnHost(const Call& call) const {
   return results;
 }
 
-std::vector<Bytes> Twin::OnDevice(const Call& call, const Placement& placement) const {
+std::vector<Bytes> HostComparison::OnDevice(const Call& call, const Placement& placement) const {
   Device& device = Device::Get();
   const Bytes initial = Image(placement);
   std::byte* base = device.memory(initial.size());
@@ -143,8 +144,8 @@ std::vector<Bytes> Twin::OnDevice(const Call& call, const Placement& placement) 
   return results;
 }
 
-void Twin::ExpectSame(const Bytes& want, const Bytes& got, size_t operand, double error,
-                      const std::string& what) const {
+void HostComparison::ExpectSame(const Bytes& want, const Bytes& got, size_t operand, double error,
+                                const std::string& what) const {
   if (want == got) return;
   const DType dtype = operands_[operand].dtype;
   const size_t size = static_cast<size_t>(SizeOf(dtype)), count = want.size() / size;
@@ -169,7 +170,7 @@ bool IsTooLarge(int64_t num_bytes) {
   return limit != nullptr && num_bytes > std::atoll(limit);
 }
 
-void Twin::Run(const Call& call) {
+void HostComparison::Run(const Call& call) {
   int64_t total = 0;
   for (const OperandBytes& operand : operands_) total += static_cast<int64_t>(operand.bytes.size());
   if (IsTooLarge(total)) return;

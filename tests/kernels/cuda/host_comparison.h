@@ -1,16 +1,16 @@
-// A kernel's two twins on the same operands: what the tests of device kernels share.
+// A device kernel and its host reference on the same operands: what the tests of device kernels share.
 //
-//   Twin twin("Relu of 7");
-//   const Operand x = twin.Input(Random<float>({7}, 1)), y = twin.Output<float>(7, WriteMode::kAssign, /*error=*/0);
-//   twin.Run([&](Stream stream, const Memory& m) { return Relu<float>(stream, m.view<float>(x), m.view<float>(y)); });
+//   HostComparison both("Relu of 7");
+//   const Operand x = both.Input(Random<float>({7}, 1)), y = both.Output<float>(7, WriteMode::kAssign, /*error=*/0);
+//   both.Run([&](Stream stream, const Memory& m) { return Relu<float>(stream, m.view<float>(x), m.view<float>(y)); });
 //
 // Run calls the kernel on the host and on the device, and expects of the device: the host's results, within the error
 // of the arithmetic; the same bytes a second time, and from each of two replays of a captured graph; the same bytes
 // wherever the operands lie, at whole vectors or one element past; and no byte written elsewhere.
 // REPRISE_TEST_MAX_BYTES leaves out cases whose operands are larger, for tools that run a thousand times slower:
 // compute-sanitizer.
-#ifndef REPRISE_TESTS_KERNELS_CUDA_TWIN_H_
-#define REPRISE_TESTS_KERNELS_CUDA_TWIN_H_
+#ifndef REPRISE_TESTS_KERNELS_CUDA_HOST_COMPARISON_H_
+#define REPRISE_TESTS_KERNELS_CUDA_HOST_COMPARISON_H_
 
 #include <cstring>
 #include <functional>
@@ -25,7 +25,7 @@ namespace reprise::kernels {
 // Does REPRISE_TEST_MAX_BYTES leave out a case of so many?
 bool IsTooLarge(int64_t num_bytes);
 
-// An operand of a Twin.
+// An operand of a comparison.
 struct Operand {
   size_t index = 0;
   Shape shape = {};
@@ -55,16 +55,16 @@ struct Memory {
 
 using Call = std::function<absl::Status(Stream, const Memory&)>;
 
-class Twin {
+class HostComparison {
  public:
   // `name` says in failures what ran.
-  explicit Twin(std::string name) : name_(std::move(name)) {}
+  explicit HostComparison(std::string name) : name_(std::move(name)) {}
 
   template <class T>
   Operand Input(const Tensor<T>& values) {
     return Add(values, /*output=*/false, 0);
   }
-  // Starts as NaN to assign to, or as values to add to. `error`: of each twin's arithmetic, beside one rounding to T.
+  // Starts as NaN to assign to, or as values to add to. `error`: of each side's arithmetic, beside one rounding to T.
   template <class T>
   Operand Output(Shape shape, WriteMode mode, double error) {
     Tensor<T> initial = mode == WriteMode::kAdd ? Random<T>(std::move(shape), 77, 4) : Tensor<T>(std::move(shape));
@@ -93,7 +93,7 @@ class Twin {
   }
 
   // For kernels whose results may depend on where their operands lie.
-  Twin& AllowPlacementToMatter() {
+  HostComparison& AllowPlacementToMatter() {
     placement_matters_ = true;
     return *this;
   }
@@ -149,4 +149,4 @@ inline constexpr int64_t kLargeCount = (int64_t{1} << 20) + 3;
 
 }  // namespace reprise::kernels
 
-#endif  // REPRISE_TESTS_KERNELS_CUDA_TWIN_H_
+#endif  // REPRISE_TESTS_KERNELS_CUDA_HOST_COMPARISON_H_
