@@ -382,7 +382,7 @@ TEST(ReprisePlanTest, RefusesBadFlagsInOneLineWithARemedy) {
       {"--stack=2 --device_memory=-1GB", "\"-1GB\" is no amount of memory", "such as 141GB"},
       {"--stack=2 --device_memory=1e3GB", "\"1e3GB\" is no amount of memory", "such as 141GB"},
       {"--stack=2 --device_memory=4194305TiB", "below 2^62 bytes", "such as 141GB"},
-      {"--stack=2 --reduce=last --tail=carried", "kOncePerStep", "choose one"},
+      {"--stack=2 --reduce=last --tail=carried", "reduce last has none", "choose one"},
       {"--stack=2 --slots=2", "no flag --slots", "--help"},
       {"--stack=2147483647", "stack of 2147483647 units", "at most 1048575"},
       {"--stack=110000", "may need", "fewer units and calls"},
