@@ -119,6 +119,8 @@ class SessionCore {
   absl::Status Reset();
   absl::Status Record();
   absl::Status CheckRecordings();
+  // Gives floating-point inputs that are staged a value.
+  absl::Status FillInputs();
   // Each schedule, twice the last one, in the order of a step whose gradient is not finite, so that it changes nothing;
   // then what replays may have changed is as before.
   absl::Status ReplayAll(absl::FunctionRef<absl::Status(int schedule)> replay);
