@@ -109,6 +109,10 @@ class SessionCore {
  private:
   explicit SessionCore(CoreInputs inputs);
 
+  // Bytes from a staging slot of an input of so many to the next one.
+  static int64_t SlotStride(int64_t num_bytes) {
+    return (num_bytes + kBufferAlignment - 1) / kBufferAlignment * kBufferAlignment;
+  }
   void ForgetInputs();
   absl::Status TakeMemory();
   void Bind();
@@ -119,7 +123,7 @@ class SessionCore {
   absl::Status Reset();
   absl::Status Record();
   absl::Status CheckRecordings();
-  // Gives floating-point inputs that are staged a value.
+  // Gives floating-point inputs that are staged values other than zero, half of them negative.
   absl::Status FillInputs();
   // Each schedule, twice the last one, in the order of a step whose gradient is not finite, so that it changes nothing;
   // then what replays may have changed is as before.
