@@ -18,19 +18,33 @@ namespace {
 using Bytes = std::vector<std::byte>;
 
 constexpr uint8_t kGuard = 0xa5;
-// Of a sum: 5e4 in fp32 and in bf16, more than what most calls add, so that it does not drown in that.
-constexpr uint8_t kLargeStart = 0x47;
+// Starts of sums, as the byte that a number repeats: from 6e-10 to 8e37 in fp32 and in bf16, each 4 times the one
+// before.
+constexpr uint8_t kLeastStart = 0x30, kLargestStart = 0x7e;
+// From a start that is lost to the next one, 65536 times larger.
+constexpr uint8_t kStartStep = 8;
 // A gradient that is added to is looked at in parts, spread evenly, or as a whole if it has no more bytes.
 constexpr int64_t kParts = 8, kPartBytes = int64_t{1} << 20;
-// Roundings of one element that `add` may take, of sums up to the largest of start and results.
-constexpr double kRoundings = 16;
 
-// NaN, then a small number, which adding to it changes; and unlikely integers.
-uint8_t FirstPattern(DType dtype) { return IsFloatingPoint(dtype) ? 0xff : 0xa5; }
-uint8_t SecondPattern(DType dtype) { return IsFloatingPoint(dtype) ? 0x3a : 0x5a; }
+// As many bytes of it as the dtype has.
+using Element = std::array<std::byte, sizeof(float)>;
+Element Repeated(uint8_t byte) {
+  Element element;
+  element.fill(std::byte{byte});
+  return element;
+}
 
-// Half of the distance between 1 and the next number.
-double UnitRoundoff(DType dtype) { return dtype == DType::kBFloat16 ? 0x1p-8 : 0x1p-24; }
+// What memory holds before a run: NaN, then a small number, which adding to it changes; and unlikely integers.
+Element FirstPattern(DType dtype) { return Repeated(IsFloatingPoint(dtype) ? 0xff : 0xa5); }
+Element SecondPattern(DType dtype) { return Repeated(IsFloatingPoint(dtype) ? 0x3a : 0x5a); }
+// What memory that a function may read holds while it is called: 0.046, then -0.37, and integers 0, then 1, which do
+// little harm as sizes and indices.
+Element FirstAtCall(DType dtype) { return Repeated(IsFloatingPoint(dtype) ? 0x3d : 0); }
+Element SecondAtCall(DType dtype) { return IsFloatingPoint(dtype) ? Repeated(0xbe) : Element{std::byte{1}}; }
+
+// Of a sum of n terms that are added one by one, to the largest partial sum: n roundings of 2^-24 each in fp32, of 2^-8
+// in bf16. 4096 of the former, 16 of the latter.
+double RelativeError(DType dtype) { return dtype == DType::kBFloat16 ? 0x1p-4 : 0x1p-12; }
 
 // What a use of the command is to the check.
 enum class Kind { kAssigned, kAddedTo, kState, kOnlyRead, kScratch };
@@ -41,6 +55,10 @@ struct Checked {
   std::byte* address = nullptr;
   int64_t num_bytes = 0;
   std::string name = {};  // output of tensor "y"
+  // Does nobody else read it while the function is called? Ranks may share external inputs.
+  bool is_own = false;
+  Bytes held = {};    // before the first run, where it is put back
+  uint8_t start = 0;  // byte of the number that a sum starts from
 
   int64_t elements() const { return num_bytes / SizeOf(dtype); }
 };
@@ -63,17 +81,51 @@ std::vector<Checked> CheckedUses(const Bindings& bindings, int local, const Sche
   for (const BufferUse& use : command.uses) {
     const bool is_scratch = use.role == Role::kScratch;
     if (use.num_bytes == 0 || !(is_scratch || IsOperand(use.role))) continue;
-    uses.push_back({.kind = KindOf(use), .address = bindings.address(local, use), .num_bytes = use.num_bytes});
-    if (is_scratch) continue;
-    uses.back().dtype = ComputeDType(*bindings.plan, use);
-    uses.back().name = OperandName(*bindings.plan, use);
+    Checked& checked = uses.emplace_back(
+        Checked{.kind = KindOf(use), .address = bindings.address(local, use), .num_bytes = use.num_bytes});
+    checked.name = is_scratch ? "scratch" : OperandName(*bindings.plan, use);
+    if (!is_scratch) checked.dtype = ComputeDType(*bindings.plan, use);
+    checked.is_own = bindings.plan->buffer(use.buffer).storage != Storage::kExternal || use.role == Role::kState;
   }
   return uses;
 }
 
-double StartValue(DType dtype) {
-  Bytes bytes(sizeof(float), std::byte{kLargeStart});
-  return FloatAt(bytes.data(), dtype, 0);
+double StartValue(DType dtype, uint8_t byte) { return FloatAt(Repeated(byte).data(), dtype, 0); }
+
+// The least that is no less than any of the sums, so that neither drowns in the other.
+uint8_t StartFor(DType dtype, const Bytes& sums) {
+  double largest = 0;
+  for (int64_t i = 0; i < static_cast<int64_t>(sums.size()) / SizeOf(dtype); ++i) {
+    const double sum = std::abs(FloatAt(sums.data(), dtype, i));
+    if (std::isfinite(sum)) largest = std::max(largest, sum);
+  }
+  uint8_t byte = kLeastStart;
+  while (byte < kLargestStart && StartValue(dtype, byte) < largest) ++byte;
+  return byte;
+}
+
+Bytes Filled(const Checked& use, const Element& element) {
+  Bytes bytes(static_cast<size_t>(use.num_bytes), element[0]);
+  const int64_t size = SizeOf(use.dtype);
+  if (std::all_of(element.begin(), element.begin() + size, [&](std::byte b) { return b == element[0]; })) return bytes;
+  for (int64_t i = 0; i < use.elements(); ++i) std::memcpy(bytes.data() + i * size, element.data(), size);
+  return bytes;
+}
+
+bool Holds(const Checked& use, const Bytes& bytes, int64_t i, const Element& element) {
+  const size_t size = static_cast<size_t>(SizeOf(use.dtype));
+  return std::memcmp(bytes.data() + i * size, element.data(), size) == 0;
+}
+
+int64_t CountHolding(const Checked& use, const Bytes& bytes, const Element& element) {
+  int64_t count = 0;
+  for (int64_t i = 0; i < use.elements(); ++i) count += Holds(use, bytes, i, element) ? 1 : 0;
+  return count;
+}
+
+bool AllHold(const Checked& use, const Bytes& bytes, const Element& element) {
+  const size_t size = static_cast<size_t>(SizeOf(use.dtype));
+  return Holds(use, bytes, 0, element) && std::memcmp(bytes.data(), bytes.data() + size, bytes.size() - size) == 0;
 }
 
 // The parts of a gradient that is added to, one after another.
@@ -102,15 +154,10 @@ class WriteCheck {
 
   absl::Status Run(std::vector<uint64_t>* digests) {
     REPRISE_ASSIGN_OR_RETURN(const std::vector<uint64_t> read, Digests(kReads));
-    REPRISE_RETURN_IF_ERROR(SaveStates());
-    std::vector<Bytes> from_large;
-    if (Has(Kind::kAddedTo)) {
-      REPRISE_RETURN_IF_ERROR(RunOnce({.pattern = FirstPattern, .start = kLargeStart, .as_recorded = false}));
-      REPRISE_RETURN_IF_ERROR(ForEach(
-          Kind::kAddedTo, [&](const Checked& use) { return ReadParts(probe_, use, from_large.emplace_back()); }));
-    }
-    REPRISE_RETURN_IF_ERROR(RunOnce({.pattern = FirstPattern, .start = 0, .as_recorded = false}));
+    REPRISE_RETURN_IF_ERROR(Hold());
+    REPRISE_RETURN_IF_ERROR(RunOnce(kFirstRun));
     REPRISE_ASSIGN_OR_RETURN(const std::vector<uint64_t> first, Results());
+    REPRISE_ASSIGN_OR_RETURN(const std::string no_sum, FindNoSum());
     REPRISE_RETURN_IF_ERROR(RunOnce(kSecondRun));
     REPRISE_ASSIGN_OR_RETURN(std::vector<uint64_t> second, Results());
     REPRISE_ASSIGN_OR_RETURN(const std::vector<uint64_t> read_after, Digests(kReads));
@@ -121,7 +168,7 @@ class WriteCheck {
     if (const Checked* const use = FirstDifferent(kResults, first, second); use != nullptr) {
       return ExplainDifference(*use);
     }
-    REPRISE_RETURN_IF_ERROR(CheckAdditions(from_large));
+    if (!no_sum.empty()) return Fails(no_sum);
     if (digests != nullptr) *digests = std::move(second);
     return absl::OkStatus();
   }
@@ -141,11 +188,17 @@ class WriteCheck {
 
  private:
   struct RunFrom {
-    uint8_t (*pattern)(DType);
-    uint8_t start;
+    Element (*pattern)(DType);
+    Element (*at_call)(DType);
     bool as_recorded;
+    bool from_start;  // sums; from zeros otherwise
   };
-  static constexpr RunFrom kSecondRun = {.pattern = SecondPattern, .start = 0, .as_recorded = true};
+  static constexpr RunFrom kFirstRun = {FirstPattern, FirstAtCall, /*as_recorded=*/false, /*from_start=*/false};
+  static constexpr RunFrom kRunFromStart = {FirstPattern, FirstAtCall, /*as_recorded=*/false, /*from_start=*/true};
+  static constexpr RunFrom kSecondRun = {SecondPattern, SecondAtCall, /*as_recorded=*/true, /*from_start=*/false};
+  // The second but for what memory held before, and when the function was called.
+  static constexpr RunFrom kThirdRun = {FirstPattern, SecondAtCall, /*as_recorded=*/true, /*from_start=*/false};
+  static constexpr RunFrom kFourthRun = {SecondPattern, FirstAtCall, /*as_recorded=*/true, /*from_start=*/false};
 
   static constexpr std::array kResults = {Kind::kAssigned, Kind::kAddedTo, Kind::kState};
   static constexpr std::array kReads = {Kind::kOnlyRead};
@@ -155,15 +208,6 @@ class WriteCheck {
     return absl::FailedPreconditionError(absl::StrCat(title_, " ", parts...));
   }
 
-  bool Has(Kind kind) const {
-    return std::any_of(uses_.begin(), uses_.end(), [kind](const Checked& use) { return use.kind == kind; });
-  }
-  absl::Status ForEach(Kind kind, absl::FunctionRef<absl::Status(const Checked&)> body) const {
-    for (const Checked& use : uses_) {
-      if (use.kind == kind) REPRISE_RETURN_IF_ERROR(body(use));
-    }
-    return absl::OkStatus();
-  }
   absl::StatusOr<std::vector<uint64_t>> Digests(absl::Span<const Kind> kinds) const {
     std::vector<uint64_t> digests;
     for (const Checked& use : uses_) {
@@ -192,57 +236,79 @@ class WriteCheck {
     REPRISE_RETURN_IF_ERROR(probe_.Read(bytes.data(), use.address, use.num_bytes));
     return bytes;
   }
-  static bool Holds(const Checked& use, const Bytes& bytes, int64_t element, uint8_t pattern) {
-    const std::byte* const first = bytes.data() + element * SizeOf(use.dtype);
-    return std::all_of(first, first + SizeOf(use.dtype), [=](std::byte b) { return b == std::byte{pattern}; });
+  // What is put back before work runs: what the function may change, and what is changed while it is called.
+  bool IsHeld(const Checked& use) const { return use.kind == Kind::kState || IsReadAtCall(use); }
+  // Does it hold other bytes while the function is called?
+  bool IsReadAtCall(const Checked& use) const {
+    return !work_.runs_at_once && use.is_own && (use.kind == Kind::kState || use.kind == Kind::kOnlyRead);
   }
-  static int64_t CountHolding(const Checked& use, const Bytes& bytes, uint8_t pattern) {
-    int64_t count = 0;
-    for (int64_t i = 0; i < use.elements(); ++i) count += Holds(use, bytes, i, pattern) ? 1 : 0;
-    return count;
+  absl::Status Hold() {
+    for (Checked& use : uses_) {
+      if (!IsHeld(use)) continue;
+      REPRISE_ASSIGN_OR_RETURN(use.held, ReadAll(use));
+    }
+    return absl::OkStatus();
   }
-
-  absl::Status SaveStates() {
-    return ForEach(Kind::kState, [&](const Checked& use) {
-      REPRISE_ASSIGN_OR_RETURN(states_.emplace_back(), ReadAll(use));
-      return absl::OkStatus();
-    });
-  }
-
-  absl::Status Prepare(const RunFrom& run) {
-    REPRISE_RETURN_IF_ERROR(ForEach(Kind::kAssigned, [&](const Checked& use) {
-      return probe_.Fill(use.address, run.pattern(use.dtype), use.num_bytes);
-    }));
-    REPRISE_RETURN_IF_ERROR(ForEach(
-        Kind::kAddedTo, [&](const Checked& use) { return probe_.Fill(use.address, run.start, use.num_bytes); }));
-    size_t next = 0;
-    REPRISE_RETURN_IF_ERROR(ForEach(Kind::kState, [&](const Checked& use) {
-      return states_.empty() ? absl::OkStatus() : probe_.Write(use.address, states_[next++].data(), use.num_bytes);
-    }));
-    return ForEach(Kind::kScratch, [&](const Checked& use) {
-      REPRISE_RETURN_IF_ERROR(probe_.Fill(use.address, run.pattern(use.dtype), use.num_bytes));
-      if (bindings_.scratch_guard == 0) return absl::OkStatus();
-      return probe_.Fill(use.address + use.num_bytes, kGuard, bindings_.scratch_guard);
-    });
+  absl::Status PutBack() const {
+    for (const Checked& use : uses_) {
+      if (!use.held.empty()) REPRISE_RETURN_IF_ERROR(probe_.Write(use.address, use.held.data(), use.num_bytes));
+    }
+    return absl::OkStatus();
   }
 
-  absl::Status RunOnce(const RunFrom& run) {
+  absl::Status Prepare(const RunFrom& run) const {
+    for (const Checked& use : uses_) {
+      switch (use.kind) {
+        case Kind::kAssigned:
+        case Kind::kAddedTo:
+        case Kind::kScratch:
+          REPRISE_RETURN_IF_ERROR(
+              probe_.Fill(use.address, std::to_integer<uint8_t>(Before(use, run)[0]), use.num_bytes));
+          break;
+        case Kind::kState:
+        case Kind::kOnlyRead:
+          break;
+      }
+      if (use.kind == Kind::kScratch && bindings_.scratch_guard > 0) {
+        REPRISE_RETURN_IF_ERROR(probe_.Fill(use.address + use.num_bytes, kGuard, bindings_.scratch_guard));
+      }
+    }
+    return PutBack();
+  }
+  // What the elements that it writes hold before the run.
+  static Element Before(const Checked& use, const RunFrom& run) {
+    if (use.kind == Kind::kAddedTo) return Repeated(run.from_start ? use.start : 0);
+    return run.pattern(use.dtype);
+  }
+
+  absl::Status RunOnce(const RunFrom& run) const {
     REPRISE_RETURN_IF_ERROR(Prepare(run));
-    REPRISE_RETURN_IF_ERROR(work_.enqueue(run.as_recorded));
-    if (!work_.runs_at_once) REPRISE_RETURN_IF_ERROR(CheckUntouched(run));
+    REPRISE_RETURN_IF_ERROR(work_.runs_at_once ? work_.enqueue(run.as_recorded) : CallApart(run));
     REPRISE_RETURN_IF_ERROR(work_.execute());
     return CheckGuard();
+  }
+
+  // Calls the function while what its work will read holds other bytes.
+  absl::Status CallApart(const RunFrom& run) const {
+    for (const Checked& use : uses_) {
+      if (!IsReadAtCall(use)) continue;
+      REPRISE_RETURN_IF_ERROR(probe_.Write(use.address, Filled(use, run.at_call(use.dtype)).data(), use.num_bytes));
+    }
+    absl::Status called = work_.enqueue(run.as_recorded);
+    if (called.ok()) called = CheckUntouched(run);
+    const absl::Status put_back = PutBack();
+    return called.ok() ? put_back : called;
   }
 
   // What the function wrote while it was called.
   absl::Status CheckUntouched(const RunFrom& run) const {
     for (const Checked& use : uses_) {
-      if (use.kind != Kind::kAssigned && use.kind != Kind::kAddedTo) continue;
-      const uint8_t pattern = use.kind == Kind::kAssigned ? run.pattern(use.dtype) : run.start;
+      const bool is_read = IsReadAtCall(use);
+      if (use.kind == Kind::kOnlyRead && !is_read) continue;
+      const Element element = is_read ? run.at_call(use.dtype) : Before(use, run);
       REPRISE_ASSIGN_OR_RETURN(const Bytes bytes, ReadAll(use));
-      if (bytes[0] == std::byte{pattern} && std::memcmp(bytes.data(), bytes.data() + 1, bytes.size() - 1) == 0)
-        continue;
-      const int64_t written = use.elements() - CountHolding(use, bytes, pattern);
+      if (AllHold(use, bytes, element)) continue;
+      const int64_t written = use.elements() - CountHolding(use, bytes, element);
       return Fails(
           "wrote ", written, " of ", use.elements(), " elements of ", use.name,
           " while it was called, which no replay would do again; enqueue the work on the stream of the context");
@@ -251,25 +317,26 @@ class WriteCheck {
   }
 
   absl::Status CheckGuard() const {
-    if (bindings_.scratch_guard == 0) return absl::OkStatus();
-    return ForEach(Kind::kScratch, [&](const Checked& use) {
+    for (const Checked& use : uses_) {
+      if (use.kind != Kind::kScratch || bindings_.scratch_guard == 0) continue;
       Bytes bytes(static_cast<size_t>(bindings_.scratch_guard));
       REPRISE_RETURN_IF_ERROR(probe_.Read(bytes.data(), use.address + use.num_bytes, bindings_.scratch_guard));
       const auto written = std::find_if(bytes.begin(), bytes.end(), [](std::byte b) { return b != std::byte{kGuard}; });
-      if (written == bytes.end()) return absl::OkStatus();
+      if (written == bytes.end()) continue;
       return Fails("wrote byte ", use.num_bytes + (written - bytes.begin()),
                    " of scratch, but the call declares scratch_bytes ", use.num_bytes,
                    "; raise CallSpec::scratch_bytes");
-    });
+    }
+    return absl::OkStatus();
   }
 
-  // The second run's results are still there. A third one, the second but for what memory held, tells what depends on
-  // that from what the function does otherwise when it is called again.
+  // The second run's results are still there. A third run and a fourth one tell what depends on what memory held,
+  // before or while the function was called, from what the function does otherwise when it is called again.
   absl::Status ExplainDifference(const Checked& use) {
     REPRISE_ASSIGN_OR_RETURN(const Bytes second, ReadAll(use));
-    REPRISE_RETURN_IF_ERROR(RunOnce({.pattern = FirstPattern, .start = 0, .as_recorded = true}));
+    REPRISE_RETURN_IF_ERROR(RunOnce(kThirdRun));
     REPRISE_ASSIGN_OR_RETURN(const Bytes third, ReadAll(use));
-    const uint8_t pattern = FirstPattern(use.dtype);
+    const Element pattern = FirstPattern(use.dtype);
     const int64_t size = SizeOf(use.dtype);
     int64_t left = 0, differ = 0, nan = 0, at = -1;
     for (int64_t i = 0; i < use.elements(); ++i) {
@@ -283,6 +350,15 @@ class WriteCheck {
       return Fails("left ", left, of,
                    " unwritten; write every element of what the call declares, and add to a gradient ",
                    "only where Gradient::mode is kAdd");
+    }
+    if (differ == 0 && !work_.runs_at_once) {
+      REPRISE_RETURN_IF_ERROR(RunOnce(kFourthRun));
+      REPRISE_ASSIGN_OR_RETURN(const Bytes fourth, ReadAll(use));
+      if (fourth != second) {
+        return Fails("gave to the ", use.elements(), " elements of ", use.name,
+                     " bits that depend on what memory held when the function was called; read and write only in what "
+                     "is enqueued");
+      }
     }
     if (differ == 0) {
       return Fails(
@@ -302,41 +378,74 @@ class WriteCheck {
         "an order that is always the same");
   }
 
-  // The second run's sums, which began with zeros, are still there.
-  absl::Status CheckAdditions(const std::vector<Bytes>& from_large) {
-    size_t next = 0;
-    return ForEach(Kind::kAddedTo, [&](const Checked& use) {
-      const Bytes& large = from_large[next++];
-      Bytes zero;
-      REPRISE_RETURN_IF_ERROR(ReadParts(probe_, use, zero));
-      const int64_t count = static_cast<int64_t>(zero.size()) / SizeOf(use.dtype);
-      const double start = StartValue(use.dtype);
-      int64_t wrong = 0, equal = 0, at = -1;
-      for (int64_t i = 0; i < count; ++i) {
-        const double a = FloatAt(zero.data(), use.dtype, i), b = FloatAt(large.data(), use.dtype, i);
-        const double bound = kRoundings * UnitRoundoff(use.dtype) * (std::abs(a) + std::abs(b) + start);
-        // Also where either is not finite.
-        if (!(std::abs(b - a - start) > bound) || !std::isfinite(a)) continue;
-        at = wrong++ == 0 ? i : at;
-        equal += a == b ? 1 : 0;
+  struct NoSum {
+    std::string text = {};     // empty: it is one
+    bool keeps_start = false;  // where terms are lost, which a larger start would hide
+  };
+  // Of sums from zeros and from the start, or of parts of them.
+  static NoSum CompareSums(const Checked& use, const Bytes& from_zero, const Bytes& from_start) {
+    const int64_t count = static_cast<int64_t>(from_zero.size()) / SizeOf(use.dtype);
+    const double start = StartValue(use.dtype, use.start);
+    int64_t wrong = 0, equal = 0, kept = 0, at = -1;
+    for (int64_t i = 0; i < count; ++i) {
+      const double a = FloatAt(from_zero.data(), use.dtype, i), b = FloatAt(from_start.data(), use.dtype, i);
+      const double bound = RelativeError(use.dtype) * (std::abs(a) + std::abs(b) + start);
+      // Also where either is not finite.
+      if (!(std::abs(b - a - start) > bound) || !std::isfinite(a)) continue;
+      at = wrong++ == 0 ? i : at;
+      equal += a == b ? 1 : 0;
+      kept += b == start ? 1 : 0;
+    }
+    if (wrong == 0) return {};
+    const std::string of = absl::StrCat(wrong, " of ", count, " elements", count < use.elements() ? " looked at" : "",
+                                        " of ", use.name, ", whose mode is kAdd");
+    constexpr absl::string_view kRemedy =
+        "; add to what is there where Gradient::mode is kAdd, and where it is lost among many or large terms, sum "
+        "these "
+        "apart and add them once";
+    if (equal == wrong) return {absl::StrCat("assigned ", of, kRemedy), kept > 0};
+    return {absl::StrCat("did not add to ", of, ": element ", at, " went from 0 to ",
+                         FloatAt(from_zero.data(), use.dtype, at), ", but from ", start, " to ",
+                         FloatAt(from_start.data(), use.dtype, at), kRemedy),
+            kept > 0};
+  }
+
+  // The first run's sums, which began with zeros, are still there. Says what is no sum, if anything is. Where a start
+  // is lost in large terms that cancel, a larger one may tell.
+  absl::StatusOr<std::string> FindNoSum() {
+    std::vector<Checked*> added;
+    std::vector<Bytes> sums;
+    for (Checked& use : uses_) {
+      if (use.kind != Kind::kAddedTo) continue;
+      added.push_back(&use);
+      REPRISE_RETURN_IF_ERROR(ReadParts(probe_, use, sums.emplace_back()));
+      use.start = StartFor(use.dtype, sums.back());
+    }
+    std::vector<std::string> faults(added.size());  // at the first start
+    for (bool goes_on = !added.empty(); goes_on;) {
+      goes_on = false;
+      REPRISE_RETURN_IF_ERROR(RunOnce(kRunFromStart));
+      for (size_t a = 0; a < added.size(); ++a) {
+        Checked& use = *added[a];
+        Bytes from_start;
+        REPRISE_RETURN_IF_ERROR(ReadParts(probe_, use, from_start));
+        const NoSum found = CompareSums(use, sums[a], from_start);
+        if (found.text.empty() || faults[a].empty()) faults[a] = found.text;
+        if (found.text.empty() || found.keeps_start || use.start + kStartStep > kLargestStart) continue;
+        use.start += kStartStep;
+        goes_on = true;
       }
-      if (wrong == 0) return absl::OkStatus();
-      const std::string of = absl::StrCat(" of ", count, " elements", count < use.elements() ? " looked at" : "",
-                                          " of ", use.name, ", whose mode is kAdd");
-      constexpr absl::string_view kRemedy = "; add to what is there where Gradient::mode is kAdd";
-      if (equal == wrong) return Fails("assigned ", wrong, of, kRemedy);
-      return Fails("did not add to ", wrong, of, ": element ", at, " went from 0 to ",
-                   FloatAt(zero.data(), use.dtype, at), ", but from ", start, " to ",
-                   FloatAt(large.data(), use.dtype, at), kRemedy);
-    });
+    }
+    const auto fault =
+        std::find_if(faults.begin(), faults.end(), [](const std::string& text) { return !text.empty(); });
+    return fault == faults.end() ? std::string() : *fault;
   }
 
   const Bindings& bindings_;
   MemoryProbe& probe_;
   const CheckedWork& work_;
   const std::string title_;
-  const std::vector<Checked> uses_;
-  std::vector<Bytes> states_;
+  std::vector<Checked> uses_;
 };
 
 }  // namespace

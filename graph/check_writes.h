@@ -26,15 +26,16 @@ struct CheckedWork {
   bool runs_at_once = false;  // in `enqueue`
 };
 
-// Runs the Forward or Backward two or three times on local rank `local` and compares, see RunOptions::check_writes. In
-// each run what it assigns, and scratch, first hold one pattern or another, and what it adds to holds zeros, or, in one
-// run more where there is such a gradient, large numbers. FailedPrecondition, with call, phase, rank, name, number of
-// elements and the remedy, for
+// Runs the Forward or Backward two or more times on local rank `local` and compares, see RunOptions::check_writes. In
+// each run what it assigns, and scratch, first hold one pattern or another, and what it adds to holds zeros, or, in
+// further runs where there is such a gradient, a number about as large as what is added. Where work runs after the
+// call, what it may read, but for external inputs and the control block, holds one of two patterns until then.
+// FailedPrecondition, with call, phase, rank, name, number of elements and the remedy, for
 //   elements that the call leaves as they were or whose bits depend on what was there, and a second run, as recorded,
 //   that gives other bits;
 //   a gradient to add to that is assigned, or does not differ by what it started from within the rounding of its dtype;
 //   a change of what it may only read, or of Bindings::scratch_guard bytes behind scratch;
-//   on the host, writes that were made while the function was called.
+//   on the host, writes that were made while the function was called, and bits that depend on what it read then.
 // Then what it assigned holds its results, and what it added to holds what it added. The digests of these, by use, go
 // to `digests` unless it is null.
 absl::Status CheckWrites(const Bindings& bindings, int local, const ScheduledCommand& command, MemoryProbe& probe,

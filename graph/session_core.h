@@ -111,6 +111,10 @@ class SessionCore {
  private:
   explicit SessionCore(CoreInputs inputs);
 
+  // Bytes from a staging slot of an input of so many to the next one.
+  static int64_t SlotStride(int64_t num_bytes) {
+    return (num_bytes + kBufferAlignment - 1) / kBufferAlignment * kBufferAlignment;
+  }
   void ForgetInputs();
   absl::Status TakeMemory();
   void Bind();
@@ -121,6 +125,8 @@ class SessionCore {
   absl::Status Reset();
   absl::Status Record();
   absl::Status CheckRecordings();
+  // Gives floating-point inputs that are staged values other than zero, half of them negative.
+  absl::Status FillInputs();
   // Each schedule, twice the last one, in the order of a step whose gradient is not finite, so that it changes nothing;
   // then what replays may have changed is as before.
   absl::Status ReplayAll(absl::FunctionRef<absl::Status(int schedule)> replay);

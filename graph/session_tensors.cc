@@ -73,8 +73,8 @@ absl::Status SessionCore::CopyInput(int rank, TensorId id, DType dtype, const vo
   copier_ = std::this_thread::get_id();
   if (num_bytes > 0) {
     const int64_t slots = int64_t{2} * plan().options.microbatches_per_graph.value_or(1);
-    const int64_t stride = (num_bytes + kBufferAlignment - 1) / kBufferAlignment * kBufferAlignment;
-    std::byte* slot = address(local, plan().tensor_buffers[id.value()].staging) + staged_ % slots * stride;
+    std::byte* slot =
+        address(local, plan().tensor_buffers[id.value()].staging) + staged_ % slots * SlotStride(num_bytes);
     REPRISE_RETURN_IF_ERROR(Keep(world().StageToRank(local, slot, values, num_bytes)));
   }
   is_copied_[local][id.value()] = true;

@@ -112,7 +112,8 @@ TEST_P(FindNonFiniteTest, ASumOverRanksThatOverflows) {
   model_.compute[model_.make_call].backward = [this](ComputeContext& c) {
     const auto dw = c.parameter_gradient<float>(model_.w);
     return model_.Enqueue(c, [dw] {
-      for (int64_t i = 0; i < kSize; ++i) dw.data[i] = 2e38f;
+      // Finite on a rank, also of two microbatches.
+      for (int64_t i = 0; i < kSize; ++i) Residual<float>::Store(dw, i, dw.mode == WriteMode::kAdd ? 1e38f : 2e38f);
     });
   };
   Start();

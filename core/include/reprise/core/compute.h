@@ -172,12 +172,12 @@ class ComputeContext {
 };
 
 // Called for warm-up, eager runs, capture and recomputation, never at replay. It enqueues the same work every time on
-// the context's stream and does nothing else: it does not write to what it is given while it is called, allocate,
+// the context's stream and does nothing else: while it is called it does not read or write what it is given, allocate,
 // synchronise, copy to the host, call NCCL or leave a forked stream unjoined. What it enqueues writes the same bits
 // whenever it runs on the same bytes. Forward writes every element of its outputs and private saved tensors; backward
 // assigns or adds every gradient that is not empty, as its mode says; neither reads what it has to assign, nor changes
-// what it may only read. RunOptions::check_writes finds those that do otherwise. An exception that leaves it becomes
-// Internal. A HostWorld calls it for one rank after another, unless ReplayOrder::kThreads asks for a thread per rank.
+// what it may only read. RunOptions::check_writes finds most that do otherwise, and lists what it cannot. Exceptions
+// become Internal. A HostWorld calls it for one rank after another; with ReplayOrder::kThreads on a thread per rank.
 using ComputeFunction = std::function<absl::Status(ComputeContext&)>;
 struct Compute {
   ComputeFunction forward = {};

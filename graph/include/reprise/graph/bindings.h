@@ -39,7 +39,7 @@ struct Bindings {
   ComputeTable compute = {};
   Optimizer optimizer = AdamW{};
   float clip_norm = 0;  // of the divided gradient; 0: no clipping
-  // Eager: check what compute functions write, see RunOptions::check_writes. They then run two or three times.
+  // Eager: check what compute functions write, see RunOptions::check_writes. They then run two or more times.
   bool check_writes = false;
   bool check_captured = false;  // with check_writes, on devices: the last of these runs is of captured work
   int64_t scratch_guard = 0;    // with check_writes: bytes after each scratch buffer that are nobody's

@@ -57,17 +57,31 @@ struct RunOptions {
   PlanOptions plan = {};
   Execution execution = Execution::kGraph;
   // At Create: refuse compute functions that break their contract (see ComputeFunction), by call, tensor or parameter,
-  // and rank: what they leave unwritten, write at once instead of enqueueing, or do not write when they are called
-  // again or captured; outputs and gradients to assign whose bits depend on what memory held before; gradients to add
-  // to that are assigned, or that do not grow by the same from zero and from s = 5e4: of results a and b, |b - a - s|
-  // may be 16 u (|a| + |b| + s), where u is 2^-24 in fp32 and 2^-8 in bf16 (of a gradient of more than 8 MiB, eight
-  // parts of 1 MiB are compared); changes of what they may only read; writes just behind their scratch memory, if there
+  // and rank: what they leave unwritten, or do not write when they are called again or captured; on the host, what they
+  // write while they are called, and results that depend on what they read then: meanwhile operands hold other bytes;
+  // outputs and gradients to assign whose bits depend on what memory held before; gradients to add to that are assigned
+  // or that are no sum (below); changes of what they may only read; writes just behind their scratch memory, if there
   // is room for another one. Functions must give the same bits whenever they run on the same bytes. The same on all
   // ranks.
   //
+  // A sum is one that grows by the same from zero, to a, and from s, to b: |b - a - s| may be r (|a| + |b| + s), where
+  // r is 2^-12 in fp32 and 2^-4 in bf16. Each rounding is at most 2^-24 or 2^-8 of a partial sum, so that this allows
+  // for 4096 or 16 terms that are added one by one. s is the least of 6e-10 x 4^n that no |a| exceeds (at most 8e37),
+  // so that few terms are lost in it; where it is lost itself, in large terms that cancel, 65536 and more times that.
+  // Of a gradient of more than 8 MiB, eight parts of 1 MiB are compared. More terms are summed apart and added once.
+  //
+  // What it cannot see: faults that need other values than those of warm-up, as of a padding index, of a mask, of a
+  // branch that is not taken. There, floating-point inputs that are copied hold 0.0115 in their first half and -0.023
+  // in the other, integers 0; state begins with zeros; external tensors and parameters are as they are, zero if never
+  // set, and what is made of zeros hides faults: a call that adds nothing looks like one that adds zeros, and so does a
+  // change in place that gives the same bits. Reads, while a function is called, of external inputs, of the control
+  // block, of what a function keeps of its own, and on devices of anything. Writes to memory that the call does not
+  // declare, as behind an output, except just behind scratch. Wrong results that are always the same.
+  //
   // It costs time at Create alone: in warm-up each Forward and Backward of each distinct schedule runs twice, three
-  // times if it adds to a gradient, instead of once, and on the host once more from its recording. Off, a broken
-  // function trains on silently: switch it off where Create takes too long, or for functions that sum by atomics.
+  // times if it adds to a gradient (up to nine more times where s is lost), instead of once, and on the host once more
+  // from its recording. Off, a broken function trains on silently: switch it off where Create takes too long, or for
+  // functions that sum by atomics.
   bool check_writes = true;
   std::vector<ExternalBuffer> external = {};
 };
@@ -101,8 +115,8 @@ struct CaptureReport {
 
 class TrainSession {
  public:
-  // (c) Plans, agrees, takes memory, warms up (compute functions run at least twice, on zero inputs) and records, with
-  // RunOptions::check_writes in between.
+  // (c) Plans, agrees, takes memory, warms up (compute functions run at least twice, on inputs of zeros, or as
+  // RunOptions::check_writes has them) and records.
   // Warm-up leaves parameters as they are; they may be set later, before the first step.
   static absl::StatusOr<std::unique_ptr<TrainSession>> Create(std::shared_ptr<ShardedParameters> parameters,
                                                               const Model& model, ComputeTable compute,
