@@ -25,6 +25,8 @@ constexpr uint8_t kLeastStart = 0x30, kLargestStart = 0x7e;
 constexpr uint8_t kStartStep = 8;
 // A gradient that is added to is looked at in parts, spread evenly, or as a whole if it has no more bytes.
 constexpr int64_t kParts = 8, kPartBytes = int64_t{1} << 20;
+// What is only compared is read in pieces that fit into caches.
+constexpr int64_t kChunk = int64_t{1} << 16;
 
 // As many bytes of it as the dtype has.
 using Element = std::array<std::byte, sizeof(float)>;
@@ -104,14 +106,6 @@ uint8_t StartFor(DType dtype, const Bytes& sums) {
   return byte;
 }
 
-Bytes Filled(const Checked& use, const Element& element) {
-  Bytes bytes(static_cast<size_t>(use.num_bytes), element[0]);
-  const int64_t size = SizeOf(use.dtype);
-  if (std::all_of(element.begin(), element.begin() + size, [&](std::byte b) { return b == element[0]; })) return bytes;
-  for (int64_t i = 0; i < use.elements(); ++i) std::memcpy(bytes.data() + i * size, element.data(), size);
-  return bytes;
-}
-
 bool Holds(const Checked& use, const Bytes& bytes, int64_t i, const Element& element) {
   const size_t size = static_cast<size_t>(SizeOf(use.dtype));
   return std::memcmp(bytes.data() + i * size, element.data(), size) == 0;
@@ -123,9 +117,28 @@ int64_t CountHolding(const Checked& use, const Bytes& bytes, const Element& elem
   return count;
 }
 
-bool AllHold(const Checked& use, const Bytes& bytes, const Element& element) {
+absl::Status Fill(MemoryProbe& probe, const Checked& use, const Element& element) {
+  const int64_t size = SizeOf(use.dtype);
+  if (std::all_of(element.begin(), element.begin() + size, [&](std::byte b) { return b == element[0]; })) {
+    return probe.Fill(use.address, std::to_integer<uint8_t>(element[0]), use.num_bytes);
+  }
+  Bytes bytes(static_cast<size_t>(use.num_bytes));
+  for (int64_t at = 0; at < use.num_bytes; at += size) std::memcpy(bytes.data() + at, element.data(), size);
+  return probe.Write(use.address, bytes.data(), use.num_bytes);
+}
+
+// Do all elements hold it?
+absl::StatusOr<bool> IsFilled(MemoryProbe& probe, const Checked& use, const Element& element) {
   const size_t size = static_cast<size_t>(SizeOf(use.dtype));
-  return Holds(use, bytes, 0, element) && std::memcmp(bytes.data(), bytes.data() + size, bytes.size() - size) == 0;
+  Bytes bytes(static_cast<size_t>(std::min(use.num_bytes, kChunk)));
+  for (int64_t first = 0; first < use.num_bytes; first += kChunk) {
+    const int64_t count = std::min(kChunk, use.num_bytes - first);
+    REPRISE_RETURN_IF_ERROR(probe.Read(bytes.data(), use.address + first, count));
+    const bool is_filled = Holds(use, bytes, 0, element) &&
+                           std::memcmp(bytes.data(), bytes.data() + size, static_cast<size_t>(count) - size) == 0;
+    if (!is_filled) return false;
+  }
+  return true;
 }
 
 // The parts of a gradient that is added to, one after another.
@@ -262,8 +275,7 @@ class WriteCheck {
         case Kind::kAssigned:
         case Kind::kAddedTo:
         case Kind::kScratch:
-          REPRISE_RETURN_IF_ERROR(
-              probe_.Fill(use.address, std::to_integer<uint8_t>(Before(use, run)[0]), use.num_bytes));
+          REPRISE_RETURN_IF_ERROR(Fill(probe_, use, Before(use, run)));
           break;
         case Kind::kState:
         case Kind::kOnlyRead:
@@ -292,7 +304,7 @@ class WriteCheck {
   absl::Status CallApart(const RunFrom& run) const {
     for (const Checked& use : uses_) {
       if (!IsReadAtCall(use)) continue;
-      REPRISE_RETURN_IF_ERROR(probe_.Write(use.address, Filled(use, run.at_call(use.dtype)).data(), use.num_bytes));
+      REPRISE_RETURN_IF_ERROR(Fill(probe_, use, run.at_call(use.dtype)));
     }
     absl::Status called = work_.enqueue(run.as_recorded);
     if (called.ok()) called = CheckUntouched(run);
@@ -306,8 +318,9 @@ class WriteCheck {
       const bool is_read = IsReadAtCall(use);
       if (use.kind == Kind::kOnlyRead && !is_read) continue;
       const Element element = is_read ? run.at_call(use.dtype) : Before(use, run);
+      REPRISE_ASSIGN_OR_RETURN(const bool is_filled, IsFilled(probe_, use, element));
+      if (is_filled) continue;
       REPRISE_ASSIGN_OR_RETURN(const Bytes bytes, ReadAll(use));
-      if (AllHold(use, bytes, element)) continue;
       const int64_t written = use.elements() - CountHolding(use, bytes, element);
       return Fails(
           "wrote ", written, " of ", use.elements(), " elements of ", use.name,
