@@ -414,8 +414,7 @@ class WriteCheck {
                                         " of ", use.name, ", whose mode is kAdd");
     constexpr absl::string_view kRemedy =
         "; add to what is there where Gradient::mode is kAdd, and where it is lost among many or large terms, sum "
-        "these "
-        "apart and add them once";
+        "these apart and add them once";
     if (equal == wrong) return {absl::StrCat("assigned ", of, kRemedy), kept > 0};
     return {absl::StrCat("did not add to ", of, ": element ", at, " went from 0 to ",
                          FloatAt(from_zero.data(), use.dtype, at), ", but from ", start, " to ",
