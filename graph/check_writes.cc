@@ -9,30 +9,17 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
+#include "graph/check_sums.h"
+#include "graph/checked_use.h"
 #include "graph/compute_binding.h"
 #include "reprise/core/status_macros.h"
 
 namespace reprise::internal {
 namespace {
 
-using Bytes = std::vector<std::byte>;
+using Kind = CheckedUse::Kind;
 
 constexpr uint8_t kGuard = 0xa5;
-// Starts of sums, as the byte that a number repeats: from 6e-10 to 8e37 in fp32 and in bf16, each 4 times the one
-// before.
-constexpr uint8_t kLeastStart = 0x30, kLargestStart = 0x7e;
-// From a start that is lost to the next one, 65536 times larger.
-constexpr uint8_t kStartStep = 8;
-// A gradient that is added to is looked at in parts, spread evenly, or as a whole if it has no more bytes.
-constexpr int64_t kParts = 8, kPartBytes = int64_t{1} << 20;
-
-// As many bytes of it as the dtype has.
-using Element = std::array<std::byte, sizeof(float)>;
-Element Repeated(uint8_t byte) {
-  Element element;
-  element.fill(std::byte{byte});
-  return element;
-}
 
 // What memory holds before a run: NaN, then a small number, which adding to it changes; and unlikely integers.
 Element FirstPattern(DType dtype) { return Repeated(IsFloatingPoint(dtype) ? 0xff : 0xa5); }
@@ -41,106 +28,6 @@ Element SecondPattern(DType dtype) { return Repeated(IsFloatingPoint(dtype) ? 0x
 // little harm as sizes and indices.
 Element FirstAtCall(DType dtype) { return Repeated(IsFloatingPoint(dtype) ? 0x3d : 0); }
 Element SecondAtCall(DType dtype) { return IsFloatingPoint(dtype) ? Repeated(0xbe) : Element{std::byte{1}}; }
-
-// Of a sum of n terms that are added one by one, to the largest partial sum: n roundings of 2^-24 each in fp32, of 2^-8
-// in bf16. 4096 of the former, 16 of the latter.
-double RelativeError(DType dtype) { return dtype == DType::kBFloat16 ? 0x1p-4 : 0x1p-12; }
-
-// What a use of the command is to the check.
-enum class Kind { kAssigned, kAddedTo, kState, kOnlyRead, kScratch };
-
-struct Checked {
-  Kind kind;
-  DType dtype = DType::kUInt8;
-  std::byte* address = nullptr;
-  int64_t num_bytes = 0;
-  std::string name = {};  // output of tensor "y"
-  // Does nobody else read it while the function is called? Ranks may share external inputs.
-  bool is_own = false;
-  Bytes held = {};    // before the first run, where it is put back
-  uint8_t start = 0;  // byte of the number that a sum starts from
-
-  int64_t elements() const { return num_bytes / SizeOf(dtype); }
-};
-
-Kind KindOf(const BufferUse& use) {
-  if (use.role == Role::kScratch) return Kind::kScratch;
-  switch (use.access) {
-    case Access::kRead:
-      return Kind::kOnlyRead;
-    case Access::kAssign:
-      return Kind::kAssigned;
-    case Access::kUpdate:
-      return use.role == Role::kState ? Kind::kState : Kind::kAddedTo;
-  }
-  return Kind::kOnlyRead;
-}
-
-std::vector<Checked> CheckedUses(const Bindings& bindings, int local, const ScheduledCommand& command) {
-  std::vector<Checked> uses;
-  for (const BufferUse& use : command.uses) {
-    const bool is_scratch = use.role == Role::kScratch;
-    if (use.num_bytes == 0 || !(is_scratch || IsOperand(use.role))) continue;
-    Checked& checked = uses.emplace_back(
-        Checked{.kind = KindOf(use), .address = bindings.address(local, use), .num_bytes = use.num_bytes});
-    checked.name = is_scratch ? "scratch" : OperandName(*bindings.plan, use);
-    if (!is_scratch) checked.dtype = ComputeDType(*bindings.plan, use);
-    checked.is_own = bindings.plan->buffer(use.buffer).storage != Storage::kExternal || use.role == Role::kState;
-  }
-  return uses;
-}
-
-double StartValue(DType dtype, uint8_t byte) { return FloatAt(Repeated(byte).data(), dtype, 0); }
-
-// The least that is no less than any of the sums, so that neither drowns in the other.
-uint8_t StartFor(DType dtype, const Bytes& sums) {
-  double largest = 0;
-  for (int64_t i = 0; i < static_cast<int64_t>(sums.size()) / SizeOf(dtype); ++i) {
-    const double sum = std::abs(FloatAt(sums.data(), dtype, i));
-    if (std::isfinite(sum)) largest = std::max(largest, sum);
-  }
-  uint8_t byte = kLeastStart;
-  while (byte < kLargestStart && StartValue(dtype, byte) < largest) ++byte;
-  return byte;
-}
-
-Bytes Filled(const Checked& use, const Element& element) {
-  Bytes bytes(static_cast<size_t>(use.num_bytes), element[0]);
-  const int64_t size = SizeOf(use.dtype);
-  if (std::all_of(element.begin(), element.begin() + size, [&](std::byte b) { return b == element[0]; })) return bytes;
-  for (int64_t i = 0; i < use.elements(); ++i) std::memcpy(bytes.data() + i * size, element.data(), size);
-  return bytes;
-}
-
-bool Holds(const Checked& use, const Bytes& bytes, int64_t i, const Element& element) {
-  const size_t size = static_cast<size_t>(SizeOf(use.dtype));
-  return std::memcmp(bytes.data() + i * size, element.data(), size) == 0;
-}
-
-int64_t CountHolding(const Checked& use, const Bytes& bytes, const Element& element) {
-  int64_t count = 0;
-  for (int64_t i = 0; i < use.elements(); ++i) count += Holds(use, bytes, i, element) ? 1 : 0;
-  return count;
-}
-
-bool AllHold(const Checked& use, const Bytes& bytes, const Element& element) {
-  const size_t size = static_cast<size_t>(SizeOf(use.dtype));
-  return Holds(use, bytes, 0, element) && std::memcmp(bytes.data(), bytes.data() + size, bytes.size() - size) == 0;
-}
-
-// The parts of a gradient that is added to, one after another.
-absl::Status ReadParts(MemoryProbe& probe, const Checked& use, Bytes& bytes) {
-  if (use.num_bytes <= kParts * kPartBytes) {
-    bytes.resize(static_cast<size_t>(use.num_bytes));
-    return probe.Read(bytes.data(), use.address, use.num_bytes);
-  }
-  bytes.resize(kParts * kPartBytes);
-  for (int64_t part = 0; part < kParts; ++part) {
-    const int64_t first = (use.num_bytes - kPartBytes) * part / (kParts - 1) / 4 * 4;
-    REPRISE_RETURN_IF_ERROR(probe.Read(bytes.data() + part * kPartBytes, use.address + first, kPartBytes));
-  }
-  return absl::OkStatus();
-}
 
 class WriteCheck {
  public:
@@ -161,11 +48,11 @@ class WriteCheck {
     REPRISE_RETURN_IF_ERROR(RunOnce(kSecondRun));
     REPRISE_ASSIGN_OR_RETURN(std::vector<uint64_t> second, Results());
     REPRISE_ASSIGN_OR_RETURN(const std::vector<uint64_t> read_after, Digests(kReads));
-    if (const Checked* const use = FirstDifferent(kReads, read, read_after); use != nullptr) {
+    if (const CheckedUse* const use = FirstDifferent(kReads, read, read_after); use != nullptr) {
       return Fails("changed some of the ", use->elements(), " elements of ", use->name,
                    ", which it may only read; write to outputs, gradients and scratch alone");
     }
-    if (const Checked* const use = FirstDifferent(kResults, first, second); use != nullptr) {
+    if (const CheckedUse* const use = FirstDifferent(kResults, first, second); use != nullptr) {
       return ExplainDifference(*use);
     }
     if (!no_sum.empty()) return Fails(no_sum);
@@ -176,7 +63,7 @@ class WriteCheck {
   absl::Status RunRecorded(const std::vector<uint64_t>& expected) {
     REPRISE_RETURN_IF_ERROR(RunOnce(kSecondRun));
     REPRISE_ASSIGN_OR_RETURN(const std::vector<uint64_t> digests, Results());
-    const Checked* const use = FirstDifferent(kResults, expected, digests);
+    const CheckedUse* const use = FirstDifferent(kResults, expected, digests);
     if (use == nullptr) return absl::OkStatus();
     REPRISE_ASSIGN_OR_RETURN(const Bytes bytes, ReadAll(*use));
     const int64_t left = use->kind == Kind::kAssigned ? CountHolding(*use, bytes, SecondPattern(use->dtype)) : 0;
@@ -210,60 +97,59 @@ class WriteCheck {
 
   absl::StatusOr<std::vector<uint64_t>> Digests(absl::Span<const Kind> kinds) const {
     std::vector<uint64_t> digests;
-    for (const Checked& use : uses_) {
+    for (const CheckedUse& use : uses_) {
       if (!IsOneOf(use, kinds)) continue;
       REPRISE_ASSIGN_OR_RETURN(digests.emplace_back(), probe_.Digest(use.address, use.num_bytes));
     }
     return digests;
   }
   absl::StatusOr<std::vector<uint64_t>> Results() const { return Digests(kResults); }
-  static bool IsOneOf(const Checked& use, absl::Span<const Kind> kinds) {
+  static bool IsOneOf(const CheckedUse& use, absl::Span<const Kind> kinds) {
     return std::find(kinds.begin(), kinds.end(), use.kind) != kinds.end();
   }
   // Of digests of uses of these kinds; null if they are equal.
-  const Checked* FirstDifferent(absl::Span<const Kind> kinds, const std::vector<uint64_t>& a,
-                                const std::vector<uint64_t>& b) const {
+  const CheckedUse* FirstDifferent(absl::Span<const Kind> kinds, const std::vector<uint64_t>& a,
+                                   const std::vector<uint64_t>& b) const {
     size_t next = 0;
-    for (const Checked& use : uses_) {
+    for (const CheckedUse& use : uses_) {
       if (!IsOneOf(use, kinds)) continue;
       if (a[next] != b[next]) return &use;
       ++next;
     }
     return nullptr;
   }
-  absl::StatusOr<Bytes> ReadAll(const Checked& use) const {
+  absl::StatusOr<Bytes> ReadAll(const CheckedUse& use) const {
     Bytes bytes(static_cast<size_t>(use.num_bytes));
     REPRISE_RETURN_IF_ERROR(probe_.Read(bytes.data(), use.address, use.num_bytes));
     return bytes;
   }
   // What is put back before work runs: what the function may change, and what is changed while it is called.
-  bool IsHeld(const Checked& use) const { return use.kind == Kind::kState || IsReadAtCall(use); }
+  bool IsHeld(const CheckedUse& use) const { return use.kind == Kind::kState || IsReadAtCall(use); }
   // Does it hold other bytes while the function is called?
-  bool IsReadAtCall(const Checked& use) const {
+  bool IsReadAtCall(const CheckedUse& use) const {
     return !work_.runs_at_once && use.is_own && (use.kind == Kind::kState || use.kind == Kind::kOnlyRead);
   }
   absl::Status Hold() {
-    for (Checked& use : uses_) {
+    for (CheckedUse& use : uses_) {
       if (!IsHeld(use)) continue;
       REPRISE_ASSIGN_OR_RETURN(use.held, ReadAll(use));
     }
     return absl::OkStatus();
   }
   absl::Status PutBack() const {
-    for (const Checked& use : uses_) {
+    for (const CheckedUse& use : uses_) {
       if (!use.held.empty()) REPRISE_RETURN_IF_ERROR(probe_.Write(use.address, use.held.data(), use.num_bytes));
     }
     return absl::OkStatus();
   }
 
   absl::Status Prepare(const RunFrom& run) const {
-    for (const Checked& use : uses_) {
+    for (const CheckedUse& use : uses_) {
       switch (use.kind) {
         case Kind::kAssigned:
         case Kind::kAddedTo:
         case Kind::kScratch:
-          REPRISE_RETURN_IF_ERROR(
-              probe_.Fill(use.address, std::to_integer<uint8_t>(Before(use, run)[0]), use.num_bytes));
+          REPRISE_RETURN_IF_ERROR(FillUse(probe_, use, Before(use, run)));
           break;
         case Kind::kState:
         case Kind::kOnlyRead:
@@ -276,7 +162,7 @@ class WriteCheck {
     return PutBack();
   }
   // What the elements that it writes hold before the run.
-  static Element Before(const Checked& use, const RunFrom& run) {
+  static Element Before(const CheckedUse& use, const RunFrom& run) {
     if (use.kind == Kind::kAddedTo) return Repeated(run.from_start ? use.start : 0);
     return run.pattern(use.dtype);
   }
@@ -290,9 +176,9 @@ class WriteCheck {
 
   // Calls the function while what its work will read holds other bytes.
   absl::Status CallApart(const RunFrom& run) const {
-    for (const Checked& use : uses_) {
+    for (const CheckedUse& use : uses_) {
       if (!IsReadAtCall(use)) continue;
-      REPRISE_RETURN_IF_ERROR(probe_.Write(use.address, Filled(use, run.at_call(use.dtype)).data(), use.num_bytes));
+      REPRISE_RETURN_IF_ERROR(FillUse(probe_, use, run.at_call(use.dtype)));
     }
     absl::Status called = work_.enqueue(run.as_recorded);
     if (called.ok()) called = CheckUntouched(run);
@@ -302,12 +188,13 @@ class WriteCheck {
 
   // What the function wrote while it was called.
   absl::Status CheckUntouched(const RunFrom& run) const {
-    for (const Checked& use : uses_) {
+    for (const CheckedUse& use : uses_) {
       const bool is_read = IsReadAtCall(use);
       if (use.kind == Kind::kOnlyRead && !is_read) continue;
       const Element element = is_read ? run.at_call(use.dtype) : Before(use, run);
+      REPRISE_ASSIGN_OR_RETURN(const bool is_filled, IsFilled(probe_, use, element));
+      if (is_filled) continue;
       REPRISE_ASSIGN_OR_RETURN(const Bytes bytes, ReadAll(use));
-      if (AllHold(use, bytes, element)) continue;
       const int64_t written = use.elements() - CountHolding(use, bytes, element);
       return Fails(
           "wrote ", written, " of ", use.elements(), " elements of ", use.name,
@@ -317,7 +204,7 @@ class WriteCheck {
   }
 
   absl::Status CheckGuard() const {
-    for (const Checked& use : uses_) {
+    for (const CheckedUse& use : uses_) {
       if (use.kind != Kind::kScratch || bindings_.scratch_guard == 0) continue;
       Bytes bytes(static_cast<size_t>(bindings_.scratch_guard));
       REPRISE_RETURN_IF_ERROR(probe_.Read(bytes.data(), use.address + use.num_bytes, bindings_.scratch_guard));
@@ -332,7 +219,7 @@ class WriteCheck {
 
   // The second run's results are still there. A third run and a fourth one tell what depends on what memory held,
   // before or while the function was called, from what the function does otherwise when it is called again.
-  absl::Status ExplainDifference(const Checked& use) {
+  absl::Status ExplainDifference(const CheckedUse& use) {
     REPRISE_ASSIGN_OR_RETURN(const Bytes second, ReadAll(use));
     REPRISE_RETURN_IF_ERROR(RunOnce(kThirdRun));
     REPRISE_ASSIGN_OR_RETURN(const Bytes third, ReadAll(use));
@@ -378,44 +265,12 @@ class WriteCheck {
         "an order that is always the same");
   }
 
-  struct NoSum {
-    std::string text = {};     // empty: it is one
-    bool keeps_start = false;  // where terms are lost, which a larger start would hide
-  };
-  // Of sums from zeros and from the start, or of parts of them.
-  static NoSum CompareSums(const Checked& use, const Bytes& from_zero, const Bytes& from_start) {
-    const int64_t count = static_cast<int64_t>(from_zero.size()) / SizeOf(use.dtype);
-    const double start = StartValue(use.dtype, use.start);
-    int64_t wrong = 0, equal = 0, kept = 0, at = -1;
-    for (int64_t i = 0; i < count; ++i) {
-      const double a = FloatAt(from_zero.data(), use.dtype, i), b = FloatAt(from_start.data(), use.dtype, i);
-      const double bound = RelativeError(use.dtype) * (std::abs(a) + std::abs(b) + start);
-      // Also where either is not finite.
-      if (!(std::abs(b - a - start) > bound) || !std::isfinite(a)) continue;
-      at = wrong++ == 0 ? i : at;
-      equal += a == b ? 1 : 0;
-      kept += b == start ? 1 : 0;
-    }
-    if (wrong == 0) return {};
-    const std::string of = absl::StrCat(wrong, " of ", count, " elements", count < use.elements() ? " looked at" : "",
-                                        " of ", use.name, ", whose mode is kAdd");
-    constexpr absl::string_view kRemedy =
-        "; add to what is there where Gradient::mode is kAdd, and where it is lost among many or large terms, sum "
-        "these "
-        "apart and add them once";
-    if (equal == wrong) return {absl::StrCat("assigned ", of, kRemedy), kept > 0};
-    return {absl::StrCat("did not add to ", of, ": element ", at, " went from 0 to ",
-                         FloatAt(from_zero.data(), use.dtype, at), ", but from ", start, " to ",
-                         FloatAt(from_start.data(), use.dtype, at), kRemedy),
-            kept > 0};
-  }
-
   // The first run's sums, which began with zeros, are still there. Says what is no sum, if anything is. Where a start
   // is lost in large terms that cancel, a larger one may tell.
   absl::StatusOr<std::string> FindNoSum() {
-    std::vector<Checked*> added;
+    std::vector<CheckedUse*> added;
     std::vector<Bytes> sums;
-    for (Checked& use : uses_) {
+    for (CheckedUse& use : uses_) {
       if (use.kind != Kind::kAddedTo) continue;
       added.push_back(&use);
       REPRISE_RETURN_IF_ERROR(ReadParts(probe_, use, sums.emplace_back()));
@@ -426,7 +281,7 @@ class WriteCheck {
       goes_on = false;
       REPRISE_RETURN_IF_ERROR(RunOnce(kRunFromStart));
       for (size_t a = 0; a < added.size(); ++a) {
-        Checked& use = *added[a];
+        CheckedUse& use = *added[a];
         Bytes from_start;
         REPRISE_RETURN_IF_ERROR(ReadParts(probe_, use, from_start));
         const NoSum found = CompareSums(use, sums[a], from_start);
@@ -445,7 +300,7 @@ class WriteCheck {
   MemoryProbe& probe_;
   const CheckedWork& work_;
   const std::string title_;
-  std::vector<Checked> uses_;
+  std::vector<CheckedUse> uses_;
 };
 
 }  // namespace
