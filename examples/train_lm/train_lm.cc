@@ -41,7 +41,7 @@ ABSL_FLAG(int, steps, 500, "optimizer steps");
 ABSL_FLAG(double, lr, 3e-3, "peak learning rate: linear warm-up over the first twentieth, cosine decay to a tenth");
 ABSL_FLAG(uint64_t, seed, 1, "seed of the initial weights and of the batches");
 ABSL_FLAG(std::string, tuning_file, "",
-          "on devices: file of the quickest transports and matrix products; what it lacks is measured and added");
+          "on devices: file of the quickest transports and GEMMs; what it lacks is measured and added");
 ABSL_FLAG(bool, share_device, false, "several ranks may use one GPU: for tests, never for speed");
 ABSL_FLAG(bool, check, false, "compare each step with the same training unsharded on one rank");
 

@@ -114,7 +114,7 @@ class Collectives {
  private:
   // A rank's own part is copied by the device's multiprocessors, before the others are there: such a copy starts
   // together with the compute command beside it, and later it would find every multiprocessor taken by a persistent
-  // matrix product until that ends.
+  // GEMM until that ends.
   absl::Status CopyGather(const AllGather& gather) const {
     std::vector<PeerCopy> own_copies, copies;
     REPRISE_RETURN_IF_ERROR(ForEachGroup(

@@ -47,6 +47,8 @@ void ExpectComplete(const Plan& plan, int ranks, const Timeline& timeline) {
       const std::vector<ScheduledCommand>& commands = plan.schedules[schedules[replay]].commands;
       for (size_t c = 0; c < commands.size(); ++c) {
         if (!Works(commands[c].command)) continue;
+        // A rank alone exchanges nothing.
+        if (std::holds_alternative<ReduceScatter>(commands[c].command) && plan.world_size() == 1) continue;
         EXPECT_TRUE(spans.contains({rank, static_cast<int>(replay), CommandId(static_cast<int64_t>(c))}))
             << "rank " << rank << ", replay " << replay << ": " << Describe(plan, commands[c].command);
       }

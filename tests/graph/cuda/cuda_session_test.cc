@@ -143,14 +143,13 @@ TEST_P(CudaTransportTest, TrainsAsHostRanksDo) {
   EXPECT_EQ(graph.gradients, eager.gradients);
   EXPECT_EQ(graph.parameters, eager.parameters);
   EXPECT_EQ(graph.losses, eager.losses);
-  // Exchanges add on every transport but the default as host ranks do.
-  const int adding = GetParam() == Transport::kNccl ? world->size() : 1;
-  ExpectClose(graph.losses, want.losses, kSteps, adding);
+  constexpr int kAdding = 1;  // in rank order, as host ranks do
+  ExpectClose(graph.losses, want.losses, kSteps, kAdding);
   for (size_t g = 0; g < want.gradients.size(); ++g) {
-    ExpectClose(graph.gradients[g], want.gradients[g], kSteps, adding);
+    ExpectClose(graph.gradients[g], want.gradients[g], kSteps, kAdding);
   }
   for (size_t p = 0; p < want.parameters.size(); ++p) {
-    ExpectClose(graph.parameters[p], want.parameters[p], kSteps, adding);
+    ExpectClose(graph.parameters[p], want.parameters[p], kSteps, kAdding);
   }
 }
 
@@ -177,8 +176,8 @@ TEST_P(CudaTransportTest, MemoryIsThePlansAndDoesNotGrow) {
     ASSERT_THAT(session->Synchronize(), IsOk());
     const MemoryUse use = world->memory();
     if (cycle == 0) first = use;  // NCCL sets up a connection when it is first used
-    EXPECT_EQ(use.rounding, first.rounding) << "cycle " << cycle;
-    EXPECT_LE(use.communication, first.communication) << "cycle " << cycle;
+    // The driver takes blocks of 2 MiB for small allocations, which count with whichever asked first.
+    EXPECT_LE(use.rounding + use.communication, first.rounding + first.communication) << "cycle " << cycle;
     EXPECT_EQ(use.recording, first.recording) << "cycle " << cycle;
     session.reset();
     EXPECT_EQ(world->memory().recording, 0) << "cycle " << cycle;
@@ -283,7 +282,7 @@ TEST_F(CudaTuningTest, EntriesThatAreNoneAreRefusedByTheirPlace) {
   json[device]["products"][key] = "x";
   Write(json.dump());
   EXPECT_THAT(NewCudaWorld({.tuning_file = path_}),
-              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("no choice of a matrix product's kernel")));
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("no choice of a GEMM's kernel")));
 }
 
 TEST_F(CudaTuningTest, AFileThatCannotBeWrittenIsNamed) {

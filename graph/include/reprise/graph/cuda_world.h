@@ -23,7 +23,7 @@ struct CudaWorldOptions {
   ncclComm_t parent = nullptr;    // if set, of the same ranks: split into the world's communicators, then left alone
   // For every wait on other ranks: joining, votes, and replays that do not end. Positive.
   absl::Duration deadline = absl::Minutes(5);
-  // If set, on all ranks: rank 0 measures which of cuBLASLt's kernels is quickest for each matrix product, when a
+  // If set, on all ranks: rank 0 measures which of cuBLASLt's kernels is quickest for each GEMM, when a
   // session is created, about 0.2 s for each, while the others wait (those of more than 0.1 ms keep the first choice).
   // All ranks use its choices, and so must have the same GPU and cuBLASLt. They are kept in this file of rank 0's
   // (JSON, by GPU, driver and version of cuBLASLt; made if absent): what it has is not measured again, so that runs
