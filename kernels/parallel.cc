@@ -5,19 +5,24 @@
 #include <exception>
 #include <mutex>
 #include <thread>
+#include <utility>
 
 namespace reprise::kernels {
 namespace {
+
+constexpr int kMaxThreads = 16;
 
 // One ParallelFor. Lives on its caller's stack: the caller leaves only when no worker is using it.
 struct Region {
   absl::FunctionRef<void(int64_t)> body;
   const int64_t count;
+  int more_threads = 0;  // that may join; this and `workers` are guarded by Pool::mutex_
   std::atomic<int64_t> next = 0;
-  int workers = 0;  // guarded by Pool::mutex_
+  int workers = 0;
 };
 
 thread_local bool inside_region = false;
+thread_local int thread_limit = 0;
 
 void RunCalls(Region& region) {
   inside_region = true;
@@ -28,7 +33,7 @@ void RunCalls(Region& region) {
 class Pool {
  public:
   Pool() {
-    const int threads = std::min(16u, std::max(1u, std::thread::hardware_concurrency()));
+    const int threads = std::clamp(static_cast<int>(std::thread::hardware_concurrency()), 1, kMaxThreads);
     try {
       for (int i = 1; i < threads; ++i) std::thread([this] { Work(); }).detach();
     } catch (const std::exception&) {
@@ -60,10 +65,11 @@ class Pool {
     int64_t seen = 0;
     std::unique_lock lock(mutex_);
     while (true) {
-      wake_.wait(lock, [&] { return region_ != nullptr && open_ && generation_ != seen; });
+      wake_.wait(lock, [&] { return region_ != nullptr && open_ && generation_ != seen && region_->more_threads > 0; });
       seen = generation_;
       Region& region = *region_;
       ++region.workers;
+      --region.more_threads;
       lock.unlock();
       RunCalls(region);
       lock.lock();
@@ -80,10 +86,14 @@ class Pool {
 
 }  // namespace
 
+ThreadLimit::ThreadLimit(int threads) : outer_(std::exchange(thread_limit, threads)) {}
+ThreadLimit::~ThreadLimit() { thread_limit = outer_; }
+int ThreadLimit::Current() { return thread_limit; }
+
 void ParallelFor(int64_t count, absl::FunctionRef<void(int64_t)> body) {
-  if (count > 1 && !inside_region) {
+  if (count > 1 && !inside_region && thread_limit != 1) {
     static Pool& pool = *new Pool;  // never destroyed: its threads may outlive every static object
-    Region region{body, count};
+    Region region{body, count, thread_limit == 0 ? kMaxThreads : thread_limit - 1};
     if (pool.TryRun(region)) return;
   }
   for (int64_t i = 0; i < count; ++i) body(i);

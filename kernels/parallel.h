@@ -15,6 +15,21 @@ namespace reprise::kernels {
 // on the calling thread; so callers split work by its shape alone, and no result depends on who ran what.
 void ParallelFor(int64_t count, absl::FunctionRef<void(int64_t)> body);
 
+// While it lives, a ParallelFor on the thread that made it uses at most `threads` threads, that one among them; 0: all.
+class ThreadLimit {
+ public:
+  explicit ThreadLimit(int threads);
+  ~ThreadLimit();
+  ThreadLimit(const ThreadLimit&) = delete;
+  ThreadLimit& operator=(const ThreadLimit&) = delete;
+
+  // That of this thread; 0 without one.
+  static int Current();
+
+ private:
+  const int outer_;
+};
+
 // Splits [0, size) into consecutive ranges of `grain` (the last may be shorter) and calls body(begin, end) for each.
 template <class Body>
 void ParallelForRanges(int64_t size, int64_t grain, const Body& body) {

@@ -3,9 +3,11 @@
 #include <sys/resource.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstdlib>
 #include <mutex>
 #include <numeric>
+#include <set>
 #include <thread>
 
 #include "gmock/gmock.h"
@@ -56,6 +58,45 @@ TEST(ParallelForTest, ServesSeveralThreadsAtOnce) {
   }
   for (std::thread& thread : threads) thread.join();
   EXPECT_EQ(sum, 4 * 100 * 190);
+}
+
+// Threads that take part in a ParallelFor, which waits for more to come until there are `all` or some time has passed.
+std::set<std::thread::id> ThreadsOf(size_t all) {
+  std::mutex mutex;
+  std::set<std::thread::id> threads;
+  ParallelFor(64, [&](int64_t) {
+    for (int look = 0; look < 10; ++look) {
+      {
+        std::lock_guard lock(mutex);
+        threads.insert(std::this_thread::get_id());
+        if (threads.size() >= all) return;
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+  });
+  return threads;
+}
+
+TEST(ParallelForTest, UsesNoMoreThreadsThanALimitAllows) {
+  const size_t all = std::min(16u, std::thread::hardware_concurrency());
+  const auto only_this = testing::ElementsAre(std::this_thread::get_id());
+  EXPECT_EQ(ThreadsOf(all).size(), all);
+  {
+    const ThreadLimit one(1);
+    EXPECT_THAT(ThreadsOf(2), only_this);
+    {
+      const ThreadLimit two(2);
+      EXPECT_EQ(ThreadLimit::Current(), 2);
+      for (int repetition = 0; repetition < 5; ++repetition) EXPECT_EQ(ThreadsOf(3).size(), std::min<size_t>(all, 2));
+      const ThreadLimit more(1000);
+      EXPECT_EQ(ThreadsOf(all).size(), all);
+    }
+    EXPECT_THAT(ThreadsOf(2), only_this) << "an inner one is over";
+    std::set<std::thread::id> of_another;
+    std::thread([&] { of_another = ThreadsOf(all); }).join();
+    EXPECT_EQ(of_another.size(), all) << "it is one thread's";
+  }
+  EXPECT_EQ(ThreadLimit::Current(), 0);
 }
 
 // Sanitizers need memory of their own for what is forbidden here.
