@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "graph/comm/find_rank0.h"
 #include "graph/comm/gather_ranks.h"
-#include "graph/comm/socket.h"
+#include "graph/comm/handshake.h"
 #include "graph/rank_list.h"
 #include "reprise/core/status_macros.h"
 
@@ -41,7 +41,29 @@ absl::StatusOr<std::vector<std::string>> DecodeParts(const std::string& bytes, i
   }
   if (parts.size() == static_cast<size_t>(size) && begin == bytes.size()) return parts;
   return absl::InternalError(absl::StrCat("rank 0 sent ", bytes.size(), " bytes that are not the parts of ", size,
-                                          " ranks; run one build of the program on all ranks"));
+                                          " ranks; run one build of the program, with one world size, on all ranks"));
+}
+
+// The program's connections, by rank; on all but rank 0 just that to it.
+absl::StatusOr<std::vector<Channel>> ConnectAll(const LaunchEnvironment& launch) {
+  const int begin = launch.rank == 0 ? 1 : 0, end = launch.rank == 0 ? launch.size : 1;
+  std::vector<Channel> channels(static_cast<size_t>(end));
+  for (int rank = begin; rank < end; ++rank) {
+    absl::StatusOr<std::unique_ptr<Connection>> connection = launch.connect(rank);
+    if (connection.ok() && *connection == nullptr) connection = absl::InvalidArgumentError("there is none");
+    if (connection.ok()) {
+      channels[rank] = Channel(*std::move(connection));
+      continue;
+    }
+    const absl::Status failed(connection.status().code(),
+                              absl::StrCat("LaunchEnvironment::connect of rank ", launch.rank, " of ", launch.size,
+                                           " to rank ", rank, ": ", std::string(connection.status().message())));
+    std::vector<Channel*> others;
+    for (Channel& channel : channels) others.push_back(&channel);
+    TellAll(others, MessageKind::kAbort, EncodeStatus(failed));
+    return failed;
+  }
+  return channels;
 }
 
 // The error of a channel, with the name of the rank at its other end.
@@ -59,6 +81,14 @@ absl::StatusOr<std::unique_ptr<Bootstrap>> Bootstrap::Connect(const LaunchEnviro
                                                               absl::Duration deadline) {
   REPRISE_RETURN_IF_ERROR(Validate(launch));
   std::vector<Channel> peers;
+  if (launch.size > 1 && launch.connect != nullptr) {
+    REPRISE_ASSIGN_OR_RETURN(peers, ConnectAll(launch));
+    std::unique_ptr<Bootstrap> joined(new Bootstrap(launch, deadline, std::move(peers)));
+    REPRISE_RETURN_IF_ERROR(joined->AgreeOn("joining", absl::OkStatus(),
+                                            {AgreedValue::Integer("version of the protocol", kProtocolVersion),
+                                             AgreedValue::Integer("world size", launch.size)}));
+    return joined;
+  }
   if (launch.size > 1 && launch.rank == 0) {
     REPRISE_ASSIGN_OR_RETURN(peers, GatherRanks(launch, deadline));
   } else if (launch.size > 1) {
@@ -214,7 +244,7 @@ absl::Status Bootstrap::Wait() {
       sockets.push_back({peers_[peer].fd(), static_cast<short>(events), 0});
     }
     const bool will_ask = rank_ == 0 && !call_->asked.has_value();
-    if (Poll(sockets, will_ask ? deadline.OrAfter(call_->ask.left()) : deadline)) continue;
+    if (Await(sockets, will_ask ? deadline.OrAfter(call_->ask.left()) : deadline)) continue;
     if (deadline.passed()) return Fail(TimeOut());
   }
 }
@@ -420,7 +450,7 @@ absl::Status Bootstrap::SendToAll(MessageKind kind, std::shared_ptr<const std::s
       }
     }
     if (sockets.empty()) return first_error;
-    if (!Poll(sockets, deadline)) {
+    if (!Await(sockets, deadline)) {
       return absl::DeadlineExceededError(absl::StrCat(RankList(sending), " of ", size_, " did not take ",
                                                       payload->size(), " bytes of an exchange within ",
                                                       absl::FormatDuration(deadline_), "; look at what they do"));

@@ -31,7 +31,8 @@ class Bootstrap {
   // gets an error, with a reason where it can be told: InvalidArgument if `launch` makes no sense; DeadlineExceeded if
   // ranks are missing or rank 0 cannot be found; FailedPrecondition if ranks contradict each other; Unavailable if no
   // port is free or rank 0 died. No rank waits longer than `deadline` and as long again, 5 seconds at most: ranks that
-  // do not hear rank 0's verdict at once wait for it, and rank 0 waits for those that come after it.
+  // do not hear rank 0's verdict at once wait for it, and rank 0 waits for those that come after it. With the program's
+  // own connections: what they fail with, and what an exchange does.
   static absl::StatusOr<std::unique_ptr<Bootstrap>> Connect(const LaunchEnvironment& launch, absl::Duration deadline);
 
   int rank() const { return rank_; }

@@ -5,18 +5,20 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <set>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "graph/comm/deadline.h"
-#include "graph/comm/socket.h"
+#include "absl/time/clock.h"
 #include "reprise/core/status_macros.h"
 
 namespace reprise::internal {
 namespace {
 
-constexpr size_t kBlockBytes = size_t{1} << 20;
+constexpr size_t kMostSent = size_t{1} << 20;  // at once
+// Where nothing says when a connection is ready. An exchange is two messages one after the other.
+constexpr absl::Duration kLookAgain = absl::Microseconds(100);
 constexpr absl::Duration kTellTime = absl::Seconds(1);
 
 bool IsKind(uint32_t kind) {
@@ -33,9 +35,42 @@ bool IsKind(uint32_t kind) {
   return false;
 }
 
-bool WouldBlock(int error) { return error == EAGAIN || error == EWOULDBLOCK; }
+class SocketConnection : public Connection {
+ public:
+  explicit SocketConnection(FileDescriptor socket) : socket_(std::move(socket)) {}
+
+  absl::StatusOr<size_t> Send(absl::string_view bytes) override {
+    return Moved([&] { return send(socket_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL); });
+  }
+  absl::Status Receive(std::string& received) override {
+    char bytes[1 << 16];
+    ssize_t result = 1;
+    REPRISE_ASSIGN_OR_RETURN(const size_t num_bytes,
+                             Moved([&] { return result = recv(socket_.get(), bytes, sizeof(bytes), 0); }));
+    if (result == 0) return absl::UnavailableError("closed its connection");
+    received.append(bytes, num_bytes);
+    return absl::OkStatus();
+  }
+  int poll_fd() const override { return socket_.get(); }
+
+ private:
+  // Bytes that a call moved, again after a signal; 0 if it would have to wait.
+  template <class Call>
+  static absl::StatusOr<size_t> Moved(const Call& call) {
+    while (true) {
+      const ssize_t moved = call();
+      if (moved >= 0) return static_cast<size_t>(moved);
+      if (errno == EAGAIN || errno == EWOULDBLOCK) return 0;
+      if (errno != EINTR) return absl::UnavailableError(ErrnoText("lost its connection", errno));
+    }
+  }
+
+  const FileDescriptor socket_;
+};
 
 }  // namespace
+
+Channel::Channel(FileDescriptor socket) : Channel(std::make_unique<SocketConnection>(std::move(socket))) {}
 
 void Channel::Queue(MessageKind kind, std::shared_ptr<const std::string> payload) {
   sent_header_ = {.kind = static_cast<uint32_t>(kind), .num_bytes = payload->size()};
@@ -49,47 +84,49 @@ absl::Status Channel::Write() {
     const char* const bytes = header ? reinterpret_cast<const char*>(&sent_header_) + num_sent_
                                      : payload_->data() + (num_sent_ - sizeof(Header));
     const size_t left = sizeof(Header) + (header ? 0 : payload_->size()) - num_sent_;
-    const ssize_t sent = send(socket_.get(), bytes, left, MSG_NOSIGNAL);
-    if (sent < 0 && errno == EINTR) continue;
-    if (sent < 0 && WouldBlock(errno)) return absl::OkStatus();
-    if (sent < 0) return absl::UnavailableError(ErrnoText("lost its connection", errno));
-    num_sent_ += static_cast<size_t>(sent);
+    REPRISE_ASSIGN_OR_RETURN(const size_t sent, connection_->Send({bytes, std::min(left, kMostSent)}));
+    if (sent == 0) return absl::OkStatus();
+    if (sent > left) {
+      return absl::InternalError(absl::StrCat("has a connection that took ", sent, " of ", left, " bytes"));
+    }
+    num_sent_ += sent;
     if (num_sent_ == sizeof(Header) + payload_->size()) payload_ = nullptr;
   }
   return absl::OkStatus();
 }
 
-absl::StatusOr<size_t> Channel::Receive(char* bytes, size_t num_bytes) {
+absl::StatusOr<std::optional<Message>> Channel::Read(uint64_t max_bytes) {
   while (true) {
-    const ssize_t received = recv(socket_.get(), bytes, num_bytes, 0);
-    if (received > 0) return static_cast<size_t>(received);
-    if (received == 0) return absl::UnavailableError("closed its connection");
-    if (WouldBlock(errno)) return 0;
-    if (errno != EINTR) return absl::UnavailableError(ErrnoText("lost its connection", errno));
+    if (!received_header_.has_value() && received_.size() >= sizeof(Header)) {
+      received_header_ = Header{};
+      std::memcpy(&*received_header_, received_.data(), sizeof(Header));
+      received_.erase(0, sizeof(Header));
+    }
+    if (received_header_.has_value()) {
+      const auto [kind, reserved, num_bytes] = *received_header_;
+      if (!IsKind(kind) || num_bytes > max_bytes) {
+        return absl::InternalError(absl::StrCat("sent bytes that are no message (kind ", kind, ", ", num_bytes,
+                                                " bytes, at most ", max_bytes, " are allowed)"));
+      }
+      if (received_.size() >= num_bytes) {
+        std::string rest = received_.substr(num_bytes);
+        received_.resize(num_bytes);
+        received_header_.reset();
+        return Message{static_cast<MessageKind>(kind), std::exchange(received_, std::move(rest))};
+      }
+    }
+    const size_t had = received_.size();
+    REPRISE_RETURN_IF_ERROR(connection_->Receive(received_));
+    if (received_.size() == had) return std::nullopt;
   }
 }
 
-absl::StatusOr<std::optional<Message>> Channel::Read(uint64_t max_bytes) {
-  while (num_received_ < sizeof(Header)) {
-    REPRISE_ASSIGN_OR_RETURN(const size_t received, Receive(reinterpret_cast<char*>(&received_header_) + num_received_,
-                                                            sizeof(Header) - num_received_));
-    if (received == 0) return std::nullopt;
-    num_received_ += received;
-  }
-  const uint64_t num_bytes = received_header_.num_bytes;
-  if (!IsKind(received_header_.kind) || num_bytes > max_bytes) {
-    return absl::InternalError(absl::StrCat("sent bytes that are no message (kind ", received_header_.kind, ", ",
-                                            num_bytes, " bytes, at most ", max_bytes, " are allowed)"));
-  }
-  while (num_received_ < sizeof(Header) + num_bytes) {
-    const size_t have = num_received_ - sizeof(Header);
-    if (have == received_.size()) received_.resize(std::min<size_t>(num_bytes, have + std::max(have, kBlockBytes)));
-    REPRISE_ASSIGN_OR_RETURN(const size_t received, Receive(received_.data() + have, received_.size() - have));
-    if (received == 0) return std::nullopt;
-    num_received_ += received;
-  }
-  num_received_ = 0;
-  return Message{static_cast<MessageKind>(received_header_.kind), std::exchange(received_, {})};
+bool Await(std::vector<pollfd>& channels, const Deadline& deadline) {
+  const bool all_tell = std::all_of(channels.begin(), channels.end(), [](const pollfd& c) { return c.fd >= 0; });
+  if (all_tell) return Poll(channels, deadline);
+  if (deadline.passed()) return false;
+  absl::SleepFor(std::min(deadline.left(), kLookAgain));
+  return true;
 }
 
 std::string NameOf(MessageKind kind) {
@@ -127,26 +164,24 @@ absl::Status DecodeStatus(const std::string& payload) {
 
 void TellAll(absl::Span<Channel* const> channels, MessageKind kind, const std::string& text) {
   const auto payload = std::make_shared<const std::string>(text);
-  std::vector<Channel*> open;
-  for (Channel* channel : channels) {
-    if (!channel->open()) continue;
-    // In the middle of a message another one cannot be told from its bytes.
-    if (channel->sending()) {
-      channel->Close();
-      continue;
-    }
-    channel->Queue(kind, payload);
-    open.push_back(channel);
-  }
   const Deadline deadline(kTellTime);
-  while (true) {
-    std::vector<pollfd> sockets;
-    for (Channel* channel : open) {
-      if (channel->sending() && !channel->Write().ok()) channel->Close();
+  std::set<Channel*> untold(channels.begin(), channels.end());
+  std::vector<pollfd> sockets;
+  do {
+    sockets.clear();
+    for (Channel* channel : channels) {
+      if (!channel->open()) continue;
+      absl::Status written = channel->Write();
+      if (written.ok() && !channel->sending() && untold.erase(channel) > 0) {
+        channel->Queue(kind, payload);
+        written = channel->Write();
+      }
+      if (!written.ok()) channel->Close();
       if (channel->open() && channel->sending()) sockets.push_back({channel->fd(), POLLOUT, 0});
     }
-    if (sockets.empty() || !Poll(sockets, deadline)) return;
-  }
+  } while (!sockets.empty() && Await(sockets, deadline));
+  // In the middle of a message another one cannot be told from its bytes.
+  for (Channel* channel : untold) channel->Close();
 }
 
 }  // namespace reprise::internal

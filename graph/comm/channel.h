@@ -1,5 +1,5 @@
 // An open connection to another rank that carries messages: a kind, a length and bytes. Never blocks: reads and writes
-// what the socket has or takes now and remembers where it was.
+// what the connection has or takes now and remembers where it was.
 #ifndef REPRISE_GRAPH_COMM_CHANNEL_H_
 #define REPRISE_GRAPH_COMM_CHANNEL_H_
 
@@ -7,11 +7,16 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "graph/comm/deadline.h"
 #include "graph/comm/file_descriptor.h"
+#include "graph/comm/socket.h"
+#include "reprise/graph/connection.h"
 
 namespace reprise::internal {
 
@@ -33,11 +38,13 @@ struct Message {
 class Channel {
  public:
   Channel() = default;
-  explicit Channel(FileDescriptor socket) : socket_(std::move(socket)) {}
+  explicit Channel(FileDescriptor socket);
+  explicit Channel(std::unique_ptr<Connection> connection) : connection_(std::move(connection)) {}
 
-  int fd() const { return socket_.get(); }
-  bool open() const { return socket_.valid(); }
-  void Close() { socket_.Close(); }
+  // -1 if it is not open, or its connection has none.
+  int fd() const { return open() ? connection_->poll_fd() : -1; }
+  bool open() const { return connection_ != nullptr; }
+  void Close() { connection_ = nullptr; }
 
   // One message at a time: call it only while !sending(). Write until !sending() then sends it.
   void Queue(MessageKind kind, std::shared_ptr<const std::string> payload);
@@ -54,15 +61,17 @@ class Channel {
     uint32_t kind = 0, reserved = 0;
     uint64_t num_bytes = 0;
   };
-  // Reads up to `num_bytes`; 0 if nothing is there.
-  absl::StatusOr<size_t> Receive(char* bytes, size_t num_bytes);
 
-  FileDescriptor socket_;
-  Header sent_header_, received_header_;
-  size_t num_sent_ = 0, num_received_ = 0;  // of the header and the payload together
+  std::unique_ptr<Connection> connection_;
+  Header sent_header_;
+  size_t num_sent_ = 0;  // of the header and the payload together
   std::shared_ptr<const std::string> payload_;
-  std::string received_;
+  std::optional<Header> received_header_;
+  std::string received_;  // after the header
 };
+
+// Waits until a channel of `channels`, each with what poll is to look for, may be ready; false once the deadline passed.
+bool Await(std::vector<pollfd>& channels, const Deadline& deadline);
 
 // For messages: "a begin message".
 std::string NameOf(MessageKind kind);
@@ -71,8 +80,8 @@ std::string NameOf(MessageKind kind);
 std::string EncodeStatus(const absl::Status& status);
 absl::Status DecodeStatus(const std::string& payload);
 
-// Tells `channels`, as far as they listen: returns soon whatever they do. A channel in the middle of a message is
-// closed.
+// Tells `channels`, as far as they listen: returns within a second whatever they do. A channel that is still in the
+// middle of another message then is closed.
 void TellAll(absl::Span<Channel* const> channels, MessageKind kind, const std::string& text);
 
 }  // namespace reprise::internal

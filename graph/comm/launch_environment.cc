@@ -57,7 +57,7 @@ absl::Status Validate(const LaunchEnvironment& launch) {
         "the launch environment says rank ", launch.rank, " of ", launch.size, ", local rank ", launch.local_rank,
         " of ", launch.local_size, "; ranks must be from 0 to size - 1, and no more be local than there are"));
   }
-  if (launch.size == 1) return absl::OkStatus();
+  if (launch.size == 1 || launch.connect != nullptr) return absl::OkStatus();
   if (launch.host.empty() && launch.local_size < launch.size) {
     return absl::InvalidArgumentError(
         absl::StrCat("only ", launch.local_size, " of ", launch.size,
@@ -76,6 +76,7 @@ std::string ToString(const LaunchEnvironment& launch) {
       absl::StrCat("launched ", LauncherName(launch.launcher), ": rank ", launch.rank, " of ", launch.size);
   if (launch.size == 1) return text;
   absl::StrAppend(&text, " (local rank ", launch.local_rank, " of ", launch.local_size, "), rendezvous ");
+  if (launch.connect != nullptr) return absl::StrCat(text, "by the program's own connections");
   if (launch.host.empty()) {
     absl::StrAppend(&text, "by a file in ", launch.directory);
   } else {

@@ -16,12 +16,13 @@ using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-class BootstrapCallsTest : public ::testing::Test {
+class BootstrapCallsTest : public ::testing::TestWithParam<Meeting> {
  protected:
   void Connect(int size) {
     connected_.clear();
     job_.size = size;
     job_.name += "x";
+    job_.network = std::make_shared<MemoryNetwork>();
     connected_ = ConnectAll(AllRanks(job_), absl::Seconds(60));
     for (const Connected& rank : connected_) ASSERT_THAT(rank, IsOk());
   }
@@ -46,20 +47,22 @@ class BootstrapCallsTest : public ::testing::Test {
     }
   }
 
-  TestJob job_;
+  TestJob job_ = {.meeting = GetParam()};
   std::vector<Connected> connected_;
 };
 
-TEST_F(BootstrapCallsTest, OneRankAgreesWithItself) {
+INSTANTIATE_TEST_SUITE_P(, BootstrapCallsTest, EveryConnection(), NameOf);
+
+TEST_P(BootstrapCallsTest, OneRankAgreesWithItself) {
   Connect(1);
-  EXPECT_THAT(rank(0).AgreeOn("x", absl::OkStatus(), {AgreedValue::Integer("n", 1)}), IsOk());
+  EXPECT_THAT(rank(0).AgreeOn("x", absl::OkStatus(), {internal::AgreedValue::Integer("n", 1)}), IsOk());
   EXPECT_THAT(rank(0).AgreeOn("x", absl::AbortedError("no"), {}), StatusIs(absl::StatusCode::kAborted, "no"));
   REPRISE_ASSERT_OK_AND_ASSIGN(const int64_t ticket, rank(0).Announce("x", absl::OkStatus(), {}));
   EXPECT_THAT(rank(0).Announced(ticket), IsOk());
   ExpectInOrder();
 }
 
-TEST_F(BootstrapCallsTest, EqualPartsAreEverybodys) {
+TEST_P(BootstrapCallsTest, EqualPartsAreEverybodys) {
   Connect(3);
   const auto all =
       All<absl::StatusOr<std::vector<std::string>>>([](int, Bootstrap& b) { return b.Exchange("parts", "the same"); });
@@ -69,7 +72,7 @@ TEST_F(BootstrapCallsTest, EqualPartsAreEverybodys) {
   }
 }
 
-TEST_F(BootstrapCallsTest, DifferentCallsAreNamedOnAllAndOver) {
+TEST_P(BootstrapCallsTest, DifferentCallsAreNamedOnAllAndOver) {
   Connect(4);
   const std::vector<absl::Status> statuses = Statuses([](int r, Bootstrap& b) {
     return r == 1 ? b.AgreeOn("rest", absl::OkStatus(), {}) : b.Exchange(r == 2 ? "b" : "a", "bytes").status();
@@ -81,13 +84,14 @@ TEST_F(BootstrapCallsTest, DifferentCallsAreNamedOnAllAndOver) {
   ExpectInOrder();
 }
 
-TEST_F(BootstrapCallsTest, ValuesThatDifferAreNamedWithTheirValues) {
+TEST_P(BootstrapCallsTest, ValuesThatDifferAreNamedWithTheirValues) {
   Connect(3);
   const std::vector<absl::Status> statuses = Statuses([](int r, Bootstrap& b) {
     return b.AgreeOn(
         "step", absl::OkStatus(),
-        {AgreedValue::Integer("same", -7), AgreedValue::Real("rate", r == 1 ? 0.1 : 0.25),
-         AgreedValue::Integer("count", r == 2 ? -1 : 3), AgreedValue::Hash("hash", r == 0 ? 0xabc : 0xdef)});
+        {internal::AgreedValue::Integer("same", -7), internal::AgreedValue::Real("rate", r == 1 ? 0.1 : 0.25),
+         internal::AgreedValue::Integer("count", r == 2 ? -1 : 3),
+         internal::AgreedValue::Hash("hash", r == 0 ? 0xabc : 0xdef)});
   });
   EXPECT_THAT(statuses[0], StatusIs(absl::StatusCode::kFailedPrecondition,
                                     "step: ranks disagree: rate 0.25 on ranks 0, 2 but 0.1 on rank 1; count 3 on ranks "
@@ -97,7 +101,7 @@ TEST_F(BootstrapCallsTest, ValuesThatDifferAreNamedWithTheirValues) {
   ExpectInOrder();
 }
 
-TEST_F(BootstrapCallsTest, AFailureOfOneRankIsItsOwnErrorAndNamedOnTheOthers) {
+TEST_P(BootstrapCallsTest, AFailureOfOneRankIsItsOwnErrorAndNamedOnTheOthers) {
   Connect(3);
   const std::vector<absl::Status> statuses = Statuses([](int r, Bootstrap& b) {
     return b.AgreeOn("step", r == 1 ? absl::AbortedError("only here") : absl::OkStatus(), {});
@@ -110,13 +114,14 @@ TEST_F(BootstrapCallsTest, AFailureOfOneRankIsItsOwnErrorAndNamedOnTheOthers) {
   ExpectInOrder();
 }
 
-TEST_F(BootstrapCallsTest, AnAnnouncementDoesNotWaitAndIsSettledByTheNextCall) {
+TEST_P(BootstrapCallsTest, AnAnnouncementDoesNotWaitAndIsSettledByTheNextCall) {
   Connect(3);
   // One after another, so that a call which waited would wait for ever.
   std::vector<int64_t> tickets;
   for (const int r : {2, 0, 1}) {
-    REPRISE_ASSERT_OK_AND_ASSIGN(tickets.emplace_back(), rank(r).Announce("step", absl::OkStatus(),
-                                                                          {AgreedValue::Integer("n", r == 1 ? 2 : 1)}));
+    REPRISE_ASSERT_OK_AND_ASSIGN(
+        tickets.emplace_back(),
+        rank(r).Announce("step", absl::OkStatus(), {internal::AgreedValue::Integer("n", r == 1 ? 2 : 1)}));
   }
   ExpectInOrder();
   const std::vector<absl::Status> statuses = Statuses([&](int, Bootstrap& b) { return b.Announced(tickets[0]); });
@@ -131,13 +136,13 @@ TEST_F(BootstrapCallsTest, AnAnnouncementDoesNotWaitAndIsSettledByTheNextCall) {
   }
 }
 
-TEST_F(BootstrapCallsTest, ARankThatWaitsForADeviceHearsWhatKeepsOthersFromLaunchingTheSame) {
+TEST_P(BootstrapCallsTest, ARankThatWaitsForADeviceHearsWhatKeepsOthersFromLaunchingTheSame) {
   for (const bool fails : {false, true}) {
     Connect(3);
     const std::vector<absl::Status> statuses = Statuses([&](int r, Bootstrap& b) {
       const absl::StatusOr<int64_t> ticket =
           b.Announce("step", fails && r == 1 ? absl::AbortedError("only here") : absl::OkStatus(),
-                     {AgreedValue::Integer("n", !fails && r == 1 ? 2 : 1).DecidingLaunches()});
+                     {internal::AgreedValue::Integer("n", !fails && r == 1 ? 2 : 1).DecidingLaunches()});
       const internal::Deadline deadline(absl::Seconds(20));
       absl::Status status;
       while (status.ok() && !deadline.passed()) {
@@ -155,12 +160,13 @@ TEST_F(BootstrapCallsTest, ARankThatWaitsForADeviceHearsWhatKeepsOthersFromLaunc
   }
 }
 
-TEST_F(BootstrapCallsTest, AnAnnouncementBesideAnotherCallIsNamedOnAll) {
+TEST_P(BootstrapCallsTest, AnAnnouncementBesideAnotherCallIsNamedOnAll) {
   for (const int odd : {0, 1, 2}) {
     Connect(3);
     const std::vector<absl::Status> statuses = Statuses([&](int r, Bootstrap& b) {
       if (r == odd) return b.Exchange("read", "bytes").status();
-      const absl::StatusOr<int64_t> ticket = b.Announce("step", absl::OkStatus(), {AgreedValue::Integer("n", 1)});
+      const absl::StatusOr<int64_t> ticket =
+          b.Announce("step", absl::OkStatus(), {internal::AgreedValue::Integer("n", 1)});
       const absl::Status status = ticket.ok() ? b.Announced(*ticket) : ticket.status();
       EXPECT_EQ(b.Progress(*ticket), status) << "other calls are known before anybody asks";
       return status;
@@ -173,7 +179,7 @@ TEST_F(BootstrapCallsTest, AnAnnouncementBesideAnotherCallIsNamedOnAll) {
   }
 }
 
-TEST_F(BootstrapCallsTest, DifferentLaunchesAreFinal) {
+TEST_P(BootstrapCallsTest, DifferentLaunchesAreFinal) {
   for (const bool more : {false, true}) {
     Connect(3);
     for (int r = 0; r < 3; ++r) {
@@ -195,7 +201,7 @@ TEST_F(BootstrapCallsTest, DifferentLaunchesAreFinal) {
   }
 }
 
-TEST_F(BootstrapCallsTest, LaunchesInAnotherOrderAreFound) {
+TEST_P(BootstrapCallsTest, LaunchesInAnotherOrderAreFound) {
   for (const bool same_call : {true, false}) {
     Connect(3);
     for (int r = 0; r < 3; ++r) {
@@ -216,7 +222,7 @@ TEST_F(BootstrapCallsTest, LaunchesInAnotherOrderAreFound) {
 }
 
 // Of ranks that wait for a device, as `waiting` says, and others in a call. Those that wait look at the others.
-TEST_F(BootstrapCallsTest, ARankThatIsWaitedForInVainSaysWhatItDoes) {
+TEST_P(BootstrapCallsTest, ARankThatIsWaitedForInVainSaysWhatItDoes) {
   constexpr int kSize = 3;
   for (int waiting = 1; waiting + 1 < 1 << kSize; ++waiting) {
     Connect(kSize);
@@ -240,7 +246,7 @@ TEST_F(BootstrapCallsTest, ARankThatIsWaitedForInVainSaysWhatItDoes) {
 }
 
 // A rank that is late, but has launched no more than the others, is waited for.
-TEST_F(BootstrapCallsTest, ALateRankIsNoOtherRank) {
+TEST_P(BootstrapCallsTest, ALateRankIsNoOtherRank) {
   Connect(3);
   const std::vector<absl::Status> statuses = Statuses([&](int r, Bootstrap& b) {
     EXPECT_THAT(b.NoteLaunch(1, "all"), IsOk());
@@ -277,11 +283,12 @@ absl::Status Play(Bootstrap& b, const std::vector<Op>& program) {
         break;
       }
       case Op::Kind::kAgree:
-        REPRISE_RETURN_IF_ERROR(b.AgreeOn("agreement", absl::OkStatus(), {AgreedValue::Integer("value", op.value)}));
+        REPRISE_RETURN_IF_ERROR(
+            b.AgreeOn("agreement", absl::OkStatus(), {internal::AgreedValue::Integer("value", op.value)}));
         break;
       case Op::Kind::kAnnounce: {
-        REPRISE_ASSIGN_OR_RETURN(ticket,
-                                 b.Announce("announcement", absl::OkStatus(), {AgreedValue::Real("value", op.value)}));
+        REPRISE_ASSIGN_OR_RETURN(
+            ticket, b.Announce("announcement", absl::OkStatus(), {internal::AgreedValue::Real("value", op.value)}));
         break;
       }
       case Op::Kind::kSettle:
@@ -333,7 +340,7 @@ std::vector<Op> Mutate(std::vector<Op> program, std::minstd_rand& random) {
   return program;
 }
 
-TEST_F(BootstrapCallsTest, OneChangeInAnyProgramIsFoundByAllRanks) {
+TEST_P(BootstrapCallsTest, OneChangeInAnyProgramIsFoundByAllRanks) {
   for (unsigned seed = 0; seed < 300; ++seed) {
     std::minstd_rand random(seed + 1);
     const int size = 2 + static_cast<int>(random() % 3);

@@ -322,8 +322,11 @@ std::vector<std::unique_ptr<Bootstrap>> ConnectedRanks(const TestJob& job) {
   return ranks;
 }
 
-TEST(ExchangeTest, EveryRankHearsWhoDidNotAnswer) {
-  auto ranks = ConnectedRanks({.size = 4});
+class ExchangeTest : public ::testing::TestWithParam<Meeting> {};
+INSTANTIATE_TEST_SUITE_P(, ExchangeTest, EveryConnection(), NameOf);
+
+TEST_P(ExchangeTest, EveryRankHearsWhoDidNotAnswer) {
+  auto ranks = ConnectedRanks({.meeting = GetParam(), .size = 4});
   ASSERT_EQ(ranks.size(), 4u);
   const auto verdict = StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("rank 2 of 4 did not answer"));
   InThreads(4, [&](int rank) {
@@ -334,8 +337,8 @@ TEST(ExchangeTest, EveryRankHearsWhoDidNotAnswer) {
   EXPECT_THAT(ranks[2]->Exchange("parts", "x"), verdict) << "the late rank hears that it was late";
 }
 
-TEST(ExchangeTest, EveryRankHearsWhoLeft) {
-  auto ranks = ConnectedRanks({.size = 4});
+TEST_P(ExchangeTest, EveryRankHearsWhoLeft) {
+  auto ranks = ConnectedRanks({.meeting = GetParam(), .size = 4});
   ASSERT_EQ(ranks.size(), 4u);
   ranks[3] = nullptr;
   InThreads(3, [&](int rank) {
@@ -344,8 +347,8 @@ TEST(ExchangeTest, EveryRankHearsWhoLeft) {
   });
 }
 
-TEST(ExchangeTest, EveryRankHearsThatRank0Left) {
-  auto ranks = ConnectedRanks({.size = 3});
+TEST_P(ExchangeTest, EveryRankHearsThatRank0Left) {
+  auto ranks = ConnectedRanks({.meeting = GetParam(), .size = 3});
   ASSERT_EQ(ranks.size(), 3u);
   ranks[0] = nullptr;
   InThreads(3, [&](int rank) {
@@ -355,8 +358,8 @@ TEST(ExchangeTest, EveryRankHearsThatRank0Left) {
   });
 }
 
-TEST(ExchangeTest, WithoutRank0TheOthersStopWaiting) {
-  auto ranks = ConnectedRanks({.size = 2});
+TEST_P(ExchangeTest, WithoutRank0TheOthersStopWaiting) {
+  auto ranks = ConnectedRanks({.meeting = GetParam(), .size = 2});
   ASSERT_EQ(ranks.size(), 2u);
   const auto verdict = StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("rank 0 of 2 did not answer rank 1"));
   EXPECT_THAT(ranks[1]->Exchange("parts", "x"), verdict);
@@ -365,8 +368,8 @@ TEST(ExchangeTest, WithoutRank0TheOthersStopWaiting) {
   EXPECT_THAT(ranks[0]->Exchange("parts", "x"), verdict);
 }
 
-TEST(ExchangeTest, TooManyBytesAreRefusedOnEveryRank) {
-  auto ranks = ConnectedRanks({.size = 3});
+TEST_P(ExchangeTest, TooManyBytesAreRefusedOnEveryRank) {
+  auto ranks = ConnectedRanks({.meeting = GetParam(), .size = 3});
   ASSERT_EQ(ranks.size(), 3u);
   constexpr uint64_t kMaxBytes = 1000;
   for (auto& rank : ranks) rank->set_max_bytes(kMaxBytes);

@@ -11,11 +11,13 @@ using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-class BootstrapNoticesTest : public ::testing::Test {
+class BootstrapNoticesTest : public ::testing::TestWithParam<Meeting> {
  protected:
   static constexpr int kSize = 3;
 
   void SetUp() override {
+    job_.network = std::make_shared<MemoryNetwork>();
+    connected_.clear();
     connected_ = ConnectAll(AllRanks(job_), absl::Seconds(60));
     for (const Connected& rank : connected_) ASSERT_THAT(rank, IsOk());
   }
@@ -42,11 +44,13 @@ class BootstrapNoticesTest : public ::testing::Test {
     }
   }
 
-  TestJob job_ = {.size = kSize};
+  TestJob job_ = {.meeting = GetParam(), .size = kSize};
   std::vector<Connected> connected_;
 };
 
-TEST_F(BootstrapNoticesTest, AFailureIsHeardAtOnceAndForgottenByTheNextExchange) {
+INSTANTIATE_TEST_SUITE_P(, BootstrapNoticesTest, EveryConnection(), NameOf);
+
+TEST_P(BootstrapNoticesTest, AFailureIsHeardAtOnceAndForgottenByTheNextExchange) {
   for (const int failing : {1, 0, 2}) {
     rank(failing).TellFailure(absl::AbortedError("only here"));
     for (int r = 0; r < kSize; ++r) {
@@ -61,7 +65,7 @@ TEST_F(BootstrapNoticesTest, AFailureIsHeardAtOnceAndForgottenByTheNextExchange)
   }
 }
 
-TEST_F(BootstrapNoticesTest, ABrokenRankIsHeardOfForGood) {
+TEST_P(BootstrapNoticesTest, ABrokenRankIsHeardOfForGood) {
   for (int r = 0; r < kSize; ++r) EXPECT_THAT(rank(r).broken(), IsOk()) << "rank " << r;
   rank(2).TellBroken(absl::UnavailableError("no answer"));
   const auto verdict =
@@ -73,7 +77,7 @@ TEST_F(BootstrapNoticesTest, ABrokenRankIsHeardOfForGood) {
 }
 
 // Whether it broke before the others announce or after it announced itself, and whichever rank it is.
-TEST_F(BootstrapNoticesTest, WhatIsAnnouncedDoesNotWaitForABrokenRank) {
+TEST_P(BootstrapNoticesTest, WhatIsAnnouncedDoesNotWaitForABrokenRank) {
   for (int broken = 0; broken < kSize; ++broken) {
     for (const bool announces : {false, true}) {
       SetUp();
@@ -96,7 +100,7 @@ TEST_F(BootstrapNoticesTest, WhatIsAnnouncedDoesNotWaitForABrokenRank) {
   }
 }
 
-TEST_F(BootstrapNoticesTest, ARankThatBreaksForAnothersFailureNamesThatOne) {
+TEST_P(BootstrapNoticesTest, ARankThatBreaksForAnothersFailureNamesThatOne) {
   rank(1).TellFailure(absl::AbortedError("only here"));
   const absl::Status heard = Hear(2);
   EXPECT_THAT(rank(2).broken(), IsOk()) << "a failure that lets devices end";
@@ -107,7 +111,7 @@ TEST_F(BootstrapNoticesTest, ARankThatBreaksForAnothersFailureNamesThatOne) {
   }
 }
 
-TEST_F(BootstrapNoticesTest, LookingDoesNotLoseWhatOthersGiveEarly) {
+TEST_P(BootstrapNoticesTest, LookingDoesNotLoseWhatOthersGiveEarly) {
   std::vector<absl::StatusOr<std::vector<std::string>>> all(kSize);
   InThreads(kSize, [&](int r) {
     if (r == 1) rank(1).TellFailure(absl::AbortedError("only here"));
@@ -123,7 +127,7 @@ TEST_F(BootstrapNoticesTest, LookingDoesNotLoseWhatOthersGiveEarly) {
   }
 }
 
-TEST_F(BootstrapNoticesTest, ARankThatLeftIsUnavailable) {
+TEST_P(BootstrapNoticesTest, ARankThatLeftIsUnavailable) {
   connected_[1] = absl::CancelledError("gone");
   EXPECT_THAT(Hear(0), StatusIs(absl::StatusCode::kUnavailable, HasSubstr("rank 1")));
   EXPECT_THAT(Hear(2), StatusIs(absl::StatusCode::kUnavailable, HasSubstr("rank 1")));

@@ -58,7 +58,11 @@ INSTANTIATE_TEST_SUITE_P(, BootstrapTest,
                          ::testing::Values(Shape{"1Rank", 1}, Shape{"2Ranks", 2}, Shape{"3Ranks", 3},
                                            Shape{"8Ranks", 8}, Shape{"2RanksByPort", 2, Meeting::kByPort},
                                            Shape{"5RanksByPort", 5, Meeting::kByPort},
-                                           Shape{"3RanksByPortOfAnyHost", 3, Meeting::kByPortOfAnyHost}),
+                                           Shape{"3RanksByPortOfAnyHost", 3, Meeting::kByPortOfAnyHost},
+                                           Shape{"2RanksByMemory", 2, Meeting::kByMemory},
+                                           Shape{"8RanksByMemory", 8, Meeting::kByMemory},
+                                           Shape{"2RanksByMemorySlowly", 2, Meeting::kByMemorySlowly},
+                                           Shape{"5RanksByMemorySlowly", 5, Meeting::kByMemorySlowly}),
                          [](const ::testing::TestParamInfo<Shape>& info) { return info.param.name; });
 
 TEST(BootstrapJobsTest, TwoJobsFromOnePortDoNotMeet) {

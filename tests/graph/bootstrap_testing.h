@@ -18,10 +18,20 @@
 #include "graph/comm/handshake.h"
 #include "graph/comm/socket.h"
 #include "gtest/gtest.h"
+#include "tests/graph/memory_network.h"
 
 namespace reprise::testing {
 
-enum class Meeting { kByFile, kByPort, kByPortOfAnyHost };
+// Over TCP, or by the program's own connections.
+enum class Meeting { kByFile, kByPort, kByPortOfAnyHost, kByMemory, kByMemorySlowly };
+
+// For suites that run over every kind of connection.
+inline auto EveryConnection() {
+  return ::testing::Values(Meeting::kByFile, Meeting::kByMemory, Meeting::kByMemorySlowly);
+}
+inline std::string NameOf(const ::testing::TestParamInfo<Meeting>& info) {
+  return info.param == Meeting::kByFile ? "Tcp" : info.param == Meeting::kByMemory ? "Memory" : "SlowMemory";
+}
 
 // Removed with its contents.
 class TemporaryDirectory {
@@ -50,11 +60,16 @@ struct TestJob {
   int size = 2;
   int port = NextBasePort();
   std::string name = "job";
+  std::shared_ptr<MemoryNetwork> network = std::make_shared<MemoryNetwork>();
 
   LaunchEnvironment Rank(int rank) const {
     LaunchEnvironment launch = {.rank = rank, .size = size, .local_rank = rank, .local_size = size, .job = name};
     launch.directory = directory.path();
     if (meeting == Meeting::kByFile) return launch;
+    if (meeting == Meeting::kByMemory || meeting == Meeting::kByMemorySlowly) {
+      launch.connect = network->ConnectOf(rank, meeting == Meeting::kByMemory ? Delivery::kAtOnce : Delivery::kSlowly);
+      return launch;
+    }
     launch.host = "localhost";
     launch.port = port;
     if (meeting == Meeting::kByPortOfAnyHost) {

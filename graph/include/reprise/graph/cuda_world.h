@@ -40,8 +40,9 @@ struct CudaWorldOptions {
   bool share_device = false;
 };
 
-// (c) Joins the ranks named by `launch`, makes the communicators and the streams. The caller's current device stays as
-// it was, here and in every later call; a thread that never used a device gets the world's.
+// (c) Joins the ranks named by `launch`, over TCP or by its `connect`, makes the communicators and the streams. The
+// caller's current device stays as it was, here and in every later call; a thread that never used a device gets the
+// world's.
 //
 // Errors, on every rank that can be told: Unavailable without a device or if a rank does not appear or goes away;
 // DeadlineExceeded; FailedPrecondition, naming both sides, if ranks share a device or differ in NCCL's version or

@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "reprise/graph/connection.h"
 
 namespace reprise {
 
@@ -37,6 +38,9 @@ struct LaunchEnvironment {
   // Equal on all ranks and on no other job of this user that runs on these hosts: what tells jobs apart that meet.
   std::string job = {};
   std::string directory = "/tmp";
+  // The program's own connections between ranks, on all ranks or none. Then they do not meet, and host, port, job and
+  // directory are not used.
+  Connect connect = nullptr;
   Launcher launcher = Launcher::kNone;
   // The NCCL_ variables in force that all ranks must give the same value, sorted: {"NCCL_ALGO=Ring",
   // "NCCL_NVLS_ENABLE=0"}. A CUDA world refuses a difference. Left out are those that differ by nature, because they
@@ -93,7 +97,7 @@ struct LaunchEnvironment {
 // which launcher it was comes before what its variables lack.
 absl::StatusOr<LaunchEnvironment> DetectLaunch();
 
-// InvalidArgument unless 0 <= rank < size, 0 <= local_rank < local_size <= size, and there is a place to meet.
+// InvalidArgument unless 0 <= rank < size, 0 <= local_rank < local_size <= size, and there is a place to meet or `connect`.
 absl::Status Validate(const LaunchEnvironment& launch);
 
 // One line for the log of every rank: "launched by torchrun: rank 1 of 8 (local rank 1 of 8), rendezvous at
