@@ -52,7 +52,7 @@ void Append(uint64_t hash, std::string& bytes) {
 }
 
 // (c) This process's ranks all give `mine`.
-absl::StatusOr<std::vector<std::string>> Exchange(World& world, const std::string& mine) {
+absl::StatusOr<std::vector<std::string>> Exchange(Machine& world, const std::string& mine) {
   return world.ExchangeBytes("what differs of a plan", std::vector<std::string>(world.local_ranks().size(), mine));
 }
 
@@ -61,7 +61,7 @@ bool AllEqual(const std::vector<std::string>& all) {
 }
 
 // (c) Every rank gives a list of hashes: the first place where they differ or some end, or -1.
-absl::StatusOr<int64_t> FirstDifferentHash(World& world, const std::string& hashes) {
+absl::StatusOr<int64_t> FirstDifferentHash(Machine& world, const std::string& hashes) {
   REPRISE_ASSIGN_OR_RETURN(const std::vector<std::string> all, Exchange(world, hashes));
   if (AllEqual(all)) return -1;
   size_t same = all.front().size();
@@ -76,7 +76,7 @@ absl::StatusOr<int64_t> FirstDifferentHash(World& world, const std::string& hash
 }
 
 // (c) Every rank's first fact that not all ranks have, where one is left; empty if there is no such fact.
-absl::StatusOr<std::vector<std::optional<Fact>>> FirstDifferentFacts(World& world, const std::vector<Fact>& facts) {
+absl::StatusOr<std::vector<std::optional<Fact>>> FirstDifferentFacts(Machine& world, const std::vector<Fact>& facts) {
   std::vector<uint64_t> hashes;
   for (const Fact& fact : facts) hashes.push_back(Hash(fact));
   std::string blocks;
@@ -213,7 +213,7 @@ std::string PhaseOf(absl::string_view phase, absl::string_view variant) {
   return variant.empty() ? std::string(phase) : absl::StrCat(phase, " of variant ", Quoted(variant));
 }
 
-absl::Status AgreeOnFacts(World& world, absl::string_view phase, const absl::Status& mine,
+absl::Status AgreeOnFacts(Machine& world, absl::string_view phase, const absl::Status& mine,
                           const Fingerprint& fingerprint, absl::FunctionRef<std::vector<Fact>()> facts) {
   REPRISE_RETURN_IF_ERROR(world.Agree(phase, mine, {}));
   REPRISE_ASSIGN_OR_RETURN(const std::vector<std::string> fingerprints, Exchange(world, fingerprint.ToString()));
@@ -225,11 +225,11 @@ absl::Status AgreeOnFacts(World& world, absl::string_view phase, const absl::Sta
       absl::StrCat(phase, ": ranks disagree: ", difference, "; give every rank the same model, options and library"));
 }
 
-absl::Status AgreeOnPlan(World& world, absl::string_view phase, const absl::Status& mine, const Plan& plan) {
+absl::Status AgreeOnPlan(Machine& world, absl::string_view phase, const absl::Status& mine, const Plan& plan) {
   return AgreeOnFacts(world, phase, mine, plan.fingerprint, [&] { return FactsOf(plan); });
 }
 
-absl::Status AgreeOnPlan(World& world, const absl::StatusOr<CoreInputs>& inputs) {
+absl::Status AgreeOnPlan(Machine& world, const absl::StatusOr<CoreInputs>& inputs) {
   if (!inputs.ok()) return world.Agree("planning", inputs.status(), {});
   std::vector<Fact> facts = SessionFacts(*inputs);
   Hasher hasher;

@@ -10,9 +10,9 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "core/plan/plan_facts.h"
+#include "graph/machine.h"
 #include "graph/session_core.h"
 #include "reprise/core/plan.h"
-#include "reprise/graph/world.h"
 
 namespace reprise::internal {
 
@@ -23,12 +23,12 @@ std::string PhaseOf(absl::string_view phase, absl::string_view variant);
 // what the fingerprint stands for, and is called on all ranks if the fingerprints differ; not called, nor the
 // fingerprint looked at, where `mine` is an error. Then three exchanges, which carry hashes of blocks of facts, hashes
 // of one block's facts, and one fact, find the first fact that differs.
-absl::Status AgreeOnFacts(World& world, absl::string_view phase, const absl::Status& mine,
+absl::Status AgreeOnFacts(Machine& world, absl::string_view phase, const absl::Status& mine,
                           const Fingerprint& fingerprint, absl::FunctionRef<std::vector<Fact>()> facts);
 
 // (c) The same for a plan, and for what a session is made of: its plan and the values that are baked into it.
-absl::Status AgreeOnPlan(World& world, absl::string_view phase, const absl::Status& mine, const Plan& plan);
-absl::Status AgreeOnPlan(World& world, const absl::StatusOr<CoreInputs>& inputs);
+absl::Status AgreeOnPlan(Machine& world, absl::string_view phase, const absl::Status& mine, const Plan& plan);
+absl::Status AgreeOnPlan(Machine& world, const absl::StatusOr<CoreInputs>& inputs);
 
 }  // namespace reprise::internal
 

@@ -31,7 +31,7 @@ struct ForwardSession::State {
     int64_t version = -1;  // of the parameters at its last replay
   };
 
-  World& world() const { return variants.front().core->world(); }
+  internal::Machine& world() const { return variants.front().core->world(); }
   // OK, or the first failure of any variant.
   absl::Status status() const {
     for (const Variant& variant : variants) REPRISE_RETURN_IF_ERROR(variant.core->CheckUsable());
@@ -92,7 +92,7 @@ absl::StatusOr<CoreInputs> Prepare(std::shared_ptr<ShardedParameters> parameters
                                                    "; leave it unset"));
   }
   run.plan.master = parameters->master();
-  const World& world = *parameters->world();
+  const internal::Machine& world = parameters->machine();
   std::string transport_reason = internal::TakeTransports(world, run.plan);
   REPRISE_ASSIGN_OR_RETURN(Plan plan, PlanForward(variant.model, world.size(), run.plan));
   REPRISE_RETURN_IF_ERROR(Verify(plan));
@@ -149,7 +149,7 @@ absl::StatusOr<std::unique_ptr<ForwardSession>> ForwardSession::Create(std::shar
     return absl::InvalidArgumentError("ForwardSession::Create: no parameters; make them by ShardedParameters::Create");
   }
   const std::shared_ptr<World> keep = parameters->world();  // the caller may have given its last reference
-  World& world = *keep;
+  internal::Machine& world = parameters->machine();
   REPRISE_ENTER(world, "ForwardSession::Create");
   const SessionCore* train = share_arena == nullptr ? nullptr : share_arena->state_->core.get();
   absl::Status status = CheckNames(variants);

@@ -23,7 +23,7 @@ int64_t BytesOf(const std::vector<ShardSegment>& segments, DType dtype) {
   return num_elements * SizeOf(dtype);
 }
 
-absl::Status ReadSegments(World& world, int local, const std::vector<ShardSegment>& segments, DType dtype,
+absl::Status ReadSegments(Machine& world, int local, const std::vector<ShardSegment>& segments, DType dtype,
                           const std::byte* shard, std::string& bytes) {
   bytes.resize(static_cast<size_t>(BytesOf(segments, dtype)));
   char* to = bytes.data();
@@ -42,13 +42,13 @@ absl::Status CastOnHost(DType from_dtype, const void* from, DType to_dtype, void
   return kernels::Cast(Stream(&queue), from_dtype, from, to_dtype, to, count);
 }
 
-absl::Status RefuseToGather(World& world, absl::string_view what, const absl::Status& refusal) {
+absl::Status RefuseToGather(Machine& world, absl::string_view what, const absl::Status& refusal) {
   if (world.is_all_local()) return refusal;
   world.ExchangeBytes(what, std::vector<std::string>(world.local_ranks().size())).status().IgnoreError();
   return refusal;
 }
 
-absl::StatusOr<std::vector<float>> GatherParameter(World& world, absl::string_view what, const std::string& object,
+absl::StatusOr<std::vector<float>> GatherParameter(Machine& world, absl::string_view what, const std::string& object,
                                                    const Model& model, const ModelLayout& layout, ParameterId parameter,
                                                    DType dtype, absl::Span<const std::byte* const> shards) {
   const Parameter& declared = model.parameter(parameter);

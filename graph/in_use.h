@@ -7,7 +7,7 @@
 #include <thread>
 
 #include "absl/status/status.h"
-#include "reprise/graph/world.h"
+#include "graph/machine.h"
 
 namespace reprise::internal {
 
@@ -46,7 +46,8 @@ class InUse {
 // Inside a call of a world, or of something that is made from it. Calls of one thread may nest.
 class Entry {
  public:
-  Entry(const World& world, const char* call) : in_use_(world.in_use()), call_(call), entered_(in_use_.Enter(call)) {}
+  Entry(const World& world, const char* call)
+      : in_use_(MachineOf(world).in_use()), call_(call), entered_(in_use_.Enter(call)) {}
   ~Entry() {
     if (entered_) in_use_.Leave();
   }

@@ -26,7 +26,7 @@ constexpr uint8_t kPositive = 0x3c, kNegative = 0xbc;
 // This thread's last launch of each core, by the core's number.
 thread_local std::unordered_map<int64_t, int64_t> launches;
 
-absl::Status ZeroBlock(World& world, const std::shared_ptr<MemoryBlock>& block) {
+absl::Status ZeroBlock(Machine& world, const std::shared_ptr<MemoryBlock>& block) {
   for (size_t local = 0; local < world.local_ranks().size() && block->num_bytes() > 0; ++local) {
     const int index = static_cast<int>(local);
     REPRISE_RETURN_IF_ERROR(world.FillBytes(index, block->address(index), 0, block->num_bytes()));
@@ -36,7 +36,8 @@ absl::Status ZeroBlock(World& world, const std::shared_ptr<MemoryBlock>& block) 
 
 }  // namespace
 
-absl::StatusOr<std::shared_ptr<Arena>> AllocateArena(World& world, const std::array<int64_t, kNumStorages>& num_bytes) {
+absl::StatusOr<std::shared_ptr<Arena>> AllocateArena(Machine& world,
+                                                     const std::array<int64_t, kNumStorages>& num_bytes) {
   auto arena = std::make_shared<Arena>();
   const auto allocate = [&](Storage storage) {
     return world.Allocate(MemoryKindOf(storage), num_bytes[static_cast<int>(storage)]);
@@ -46,7 +47,7 @@ absl::StatusOr<std::shared_ptr<Arena>> AllocateArena(World& world, const std::ar
   return arena;
 }
 
-std::string TakeTransports(const World& world, PlanOptions& options) {
+std::string TakeTransports(const Machine& world, PlanOptions& options) {
   AutoTransports proposed = world.auto_transports();
   options.sum = options.sum.value_or(proposed.sum);
   if (!options.transports.empty()) return {};

@@ -13,6 +13,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "graph/find_non_finite.h"
+#include "graph/machine.h"
 #include "reprise/core/control_block.h"
 #include "reprise/graph/bindings.h"
 #include "reprise/graph/sharded_parameters.h"
@@ -27,7 +28,8 @@ struct Arena {
   int64_t open_step = -1;  // step of the training session that owns the arena; -1: between steps
 };
 // The bytes by Storage; only the transient ones matter.
-absl::StatusOr<std::shared_ptr<Arena>> AllocateArena(World& world, const std::array<int64_t, kNumStorages>& num_bytes);
+absl::StatusOr<std::shared_ptr<Arena>> AllocateArena(Machine& world,
+                                                     const std::array<int64_t, kNumStorages>& num_bytes);
 
 struct CoreInputs {
   std::string name;  // of a forward variant, for votes
@@ -42,7 +44,7 @@ struct CoreInputs {
 };
 
 // Fills in the world's transports where the options leave them to it, and says why these.
-std::string TakeTransports(const World& world, PlanOptions& options);
+std::string TakeTransports(const Machine& world, PlanOptions& options);
 
 // Errors: refusals leave it as it was; a failed replay or copy is kept in status().
 class SessionCore {
@@ -52,7 +54,7 @@ class SessionCore {
                                                              const absl::StatusOr<std::shared_ptr<Arena>>& arena);
 
   const Plan& plan() const { return *inputs_.plan; }
-  World& world() const { return *inputs_.parameters->world(); }
+  Machine& world() const { return inputs_.parameters->machine(); }
   ShardedParameters& parameters() const { return *inputs_.parameters; }
   const std::shared_ptr<Arena>& arena() const { return arena_; }
   const CaptureReport& capture() const { return capture_; }

@@ -20,6 +20,8 @@
 namespace reprise {
 namespace {
 
+using internal::AgreedValue;
+using internal::MemoryBlock;
 using internal::Quoted;
 
 std::string ToText(const Parameter& parameter, absl::Span<const Unit> units) {
@@ -77,22 +79,24 @@ absl::StatusOr<std::shared_ptr<ShardedParameters>> ShardedParameters::Create(std
     return absl::InvalidArgumentError("ShardedParameters::Create: no world; make one, as by CreateHostWorld");
   }
   REPRISE_ENTER(*world, "ShardedParameters::Create");
+  std::shared_ptr<internal::Machine> machine = internal::MachineOf(std::move(world));
   std::shared_ptr<ShardedParameters> result(new ShardedParameters());
-  REPRISE_ASSIGN_OR_RETURN(result->layout_, LayOut(model, world->size()));
+  REPRISE_ASSIGN_OR_RETURN(result->layout_, LayOut(model, machine->size()));
   internal::ParameterBuffers plan = internal::PlanParameterBuffers(model, result->layout_, master);
   const auto allocate = [&](Storage storage) -> absl::StatusOr<std::shared_ptr<MemoryBlock>> {
     const int64_t num_bytes = plan.num_bytes[static_cast<int>(storage)];
-    REPRISE_ASSIGN_OR_RETURN(std::shared_ptr<MemoryBlock> block, world->Allocate(MemoryKindOf(storage), num_bytes));
-    for (size_t local = 0; local < world->local_ranks().size() && num_bytes > 0; ++local) {
+    REPRISE_ASSIGN_OR_RETURN(std::shared_ptr<MemoryBlock> block,
+                             machine->Allocate(internal::MemoryKindOf(storage), num_bytes));
+    for (size_t local = 0; local < machine->local_ranks().size() && num_bytes > 0; ++local) {
       const int index = static_cast<int>(local);
-      REPRISE_RETURN_IF_ERROR(world->FillBytes(index, block->address(index), 0, num_bytes));
+      REPRISE_RETURN_IF_ERROR(machine->FillBytes(index, block->address(index), 0, num_bytes));
     }
     return block;
   };
   REPRISE_ASSIGN_OR_RETURN(result->weights_, allocate(Storage::kWeights));
   REPRISE_ASSIGN_OR_RETURN(result->masters_, allocate(Storage::kMasters));
-  result->number_ = world->in_use().NextNumber();
-  result->world_ = std::move(world);
+  result->number_ = machine->in_use().NextNumber();
+  result->world_ = std::move(machine);
   result->model_ = model;
   for (const Parameter& parameter : model.parameters()) {
     result->is_set_.push_back(NumElements(parameter.spec.shape) == 0);
@@ -251,6 +255,8 @@ absl::StatusOr<std::vector<float>> ShardedParameters::Read(absl::string_view nam
   return internal::GatherParameter(*world_, what, absl::StrCat("the ShardedParameters of number ", number_), model_,
                                    layout_, *id, master_, shards);
 }
+
+std::shared_ptr<World> ShardedParameters::world() const { return world_; }
 
 std::shared_ptr<MemoryBlock> ShardedParameters::memory(Storage storage) const {
   if (storage == Storage::kWeights) return weights_;

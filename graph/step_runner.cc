@@ -22,7 +22,7 @@ std::vector<BFloat16> SmallNumbers() {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<StepRunner>> StepRunner::Create(std::shared_ptr<World> world, Plan plan,
+absl::StatusOr<std::unique_ptr<StepRunner>> StepRunner::Create(std::shared_ptr<Machine> world, Plan plan,
                                                                const ComputeTable& compute) {
   std::unique_ptr<StepRunner> runner(new StepRunner(std::move(world)));
   runner->bindings_ = std::make_shared<Bindings>();

@@ -10,16 +10,16 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "graph/machine.h"
 #include "reprise/core/compute.h"
 #include "reprise/core/plan.h"
-#include "reprise/graph/world.h"
 
 namespace reprise::internal {
 
 class StepRunner {
  public:
   // (c) Takes memory and runs `first` and `body` eagerly, to warm up.
-  static absl::StatusOr<std::unique_ptr<StepRunner>> Create(std::shared_ptr<World> world, Plan plan,
+  static absl::StatusOr<std::unique_ptr<StepRunner>> Create(std::shared_ptr<Machine> world, Plan plan,
                                                             const ComputeTable& compute);
   // (c) Records `first` and `body`, once, before anything below.
   absl::Status Record(Execution execution);
@@ -34,15 +34,15 @@ class StepRunner {
   GraphAudit audit() const { return executables_[bindings_->plan->body]->audit(); }
   const Plan& plan() const { return *bindings_->plan; }
   double record_seconds() const { return record_seconds_; }
-  World& world() const { return *world_; }
+  Machine& world() const { return *world_; }
 
  private:
-  explicit StepRunner(std::shared_ptr<World> world) : world_(std::move(world)) {}
+  explicit StepRunner(std::shared_ptr<Machine> world) : world_(std::move(world)) {}
   absl::Status TakeMemory();
   absl::Status FillRandomly(int local, std::byte* to, int64_t num_bytes) const;
   absl::Status RecordInto(std::vector<std::unique_ptr<Executable>>& executables, Execution execution) const;
 
-  const std::shared_ptr<World> world_;
+  const std::shared_ptr<Machine> world_;
   std::shared_ptr<Bindings> bindings_;
   std::vector<std::unique_ptr<Executable>> executables_;  // by schedule; null for `step`
   double record_seconds_ = 0;

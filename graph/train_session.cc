@@ -21,6 +21,7 @@
 namespace reprise {
 namespace {
 
+using internal::AgreedValue;
 using internal::CoreInputs;
 using internal::SessionCore;
 
@@ -32,7 +33,7 @@ absl::StatusOr<CoreInputs> Prepare(std::shared_ptr<ShardedParameters> parameters
   PlanOptions plan_options = options.run.plan;
   plan_options.master = parameters->master();
   plan_options.optimizer_states = OptimizerStates(options.optimizer);
-  const World& world = *parameters->world();
+  const internal::Machine& world = parameters->machine();
   std::string transport_reason = internal::TakeTransports(world, plan_options);
   REPRISE_ASSIGN_OR_RETURN(Plan plan, PlanTraining(model, world.size(), plan_options));
   REPRISE_RETURN_IF_ERROR(Verify(plan));
@@ -64,7 +65,7 @@ absl::StatusOr<std::unique_ptr<TrainSession>> TrainSession::Create(std::shared_p
     return absl::InvalidArgumentError("TrainSession::Create: no parameters; make them by ShardedParameters::Create");
   }
   const std::shared_ptr<World> keep = parameters->world();  // the caller may have given its last reference
-  World& world = *keep;
+  internal::Machine& world = parameters->machine();
   REPRISE_ENTER(world, "TrainSession::Create");
   auto state = std::make_unique<State>();
   state->loss_scale = options.loss_scale;

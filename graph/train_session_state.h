@@ -30,8 +30,8 @@ struct TrainSession::State {
   absl::Status Finish();
   void CloseStep();
   // What must be the same on all ranks for the step that begins, and a hash of it.
-  std::vector<AgreedValue> AgreedValues(const StepValues& begun) const;
-  uint64_t HashOf(absl::Span<const AgreedValue> values) const;
+  std::vector<internal::AgreedValue> AgreedValues(const StepValues& begun) const;
+  uint64_t HashOf(absl::Span<const internal::AgreedValue> values) const;
   // The last entries of the ring, which may hold steps that were not updated because ranks differ: kept as the
   // session's failure.
   absl::Status CheckPublished();

@@ -275,7 +275,8 @@ Plan ComputeOnly(Plan plan) {
   return plan;
 }
 
-absl::StatusOr<std::vector<Figures>> RunWorkload(const std::shared_ptr<World>& world, const std::string& name) {
+absl::StatusOr<std::vector<Figures>> RunWorkload(const std::shared_ptr<internal::Machine>& world,
+                                                 const std::string& name) {
   // A graph of several microbatches stages its inputs.
   REPRISE_ASSIGN_OR_RETURN(const Workload workload,
                            MakeWorkload(name, absl::GetFlag(FLAGS_microbatches_per_graph) == 1));
@@ -379,7 +380,7 @@ absl::StatusOr<int> Main() {
   if (program.exit_code.has_value()) return *program.exit_code;
   if (program.prints) {
     if (absl::GetFlag(FLAGS_transport) == "auto") {
-      const AutoTransports transports = program.world->auto_transports();
+      const internal::AutoTransports transports = internal::MachineOf(*program.world).auto_transports();
       std::cout << "transports: "
                 << (transports.choices.empty() ? ToText(EveryUnit(UnitTransports())) : ToText(transports.choices))
                 << " (" << transports.reason << ")\n";
@@ -393,7 +394,7 @@ absl::StatusOr<int> Main() {
   bool equal = true;
   absl::Status status;
   for (const std::string& name : absl::GetFlag(FLAGS_workloads)) {
-    const absl::StatusOr<std::vector<Figures>> all = RunWorkload(program.world, name);
+    const absl::StatusOr<std::vector<Figures>> all = RunWorkload(internal::MachineOf(program.world), name);
     status = all.status();
     if (!status.ok()) break;  // what was measured before is kept
     for (const Figures& figures : *all) {

@@ -163,11 +163,10 @@ absl::Status CheckValues(absl::Span<const CallPart> by_rank, absl::Span<const Ag
                              DecodeValues(static_cast<int>(rank), by_rank[rank].bytes, values.size()));
     if (!announced.back().status.ok()) failed.push_back(static_cast<int>(rank));
   }
-  const std::string& what = by_rank[0].what;
   same_launches = failed.empty();
   if (!failed.empty()) {
-    return absl::FailedPreconditionError(absl::StrCat(what, " failed on ", RankList(failed), " of ", by_rank.size(),
-                                                      ": ", announced[failed[0]].status.ToString(),
+    return absl::FailedPreconditionError(absl::StrCat(by_rank[failed[0]].what, " failed on ", RankList(failed), " of ",
+                                                      by_rank.size(), ": ", announced[failed[0]].status.ToString(),
                                                       "; every rank stops here, mend the cause on the ranks named"));
   }
   std::vector<std::string> differences;
@@ -178,8 +177,8 @@ absl::Status CheckValues(absl::Span<const CallPart> by_rank, absl::Span<const Ag
     same_launches = same_launches && !values[v].decides_launches;
   }
   if (differences.empty()) return absl::OkStatus();
-  return absl::FailedPreconditionError(absl::StrCat(what, ": ranks disagree: ", absl::StrJoin(differences, "; "),
-                                                    "; give the same values on every rank"));
+  return absl::FailedPreconditionError(absl::StrCat(
+      by_rank[0].what, ": ranks disagree: ", absl::StrJoin(differences, "; "), "; give the same values on every rank"));
 }
 
 }  // namespace reprise::internal

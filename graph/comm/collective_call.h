@@ -11,7 +11,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
-#include "reprise/graph/agreed_value.h"
+#include "graph/agreed_value.h"
 
 namespace reprise::internal {
 

@@ -15,7 +15,7 @@
 namespace reprise::internal {
 
 // Grows with every change of what ranks send each other, here and in exchanged plans.
-inline constexpr uint32_t kProtocolVersion = 2;
+inline constexpr uint32_t kProtocolVersion = 3;
 
 // Tells jobs apart. Random if ranks meet by a file, which holds it; otherwise of what all ranks know about the job.
 using Nonce = Fingerprint;

@@ -7,7 +7,7 @@
 
 #include "absl/status/statusor.h"
 #include "graph/cuda/cuda_rank.h"
-#include "reprise/graph/world.h"
+#include "graph/machine.h"
 
 namespace reprise::internal {
 

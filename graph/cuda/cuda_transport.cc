@@ -58,7 +58,7 @@ bool ArenaHasWindow(const Bindings& bindings) {
 }
 
 // (c) Where a rank cannot, its reason, on every rank; other errors are errors.
-absl::StatusOr<std::string> FirstReason(World& world, absl::string_view phase, const absl::Status& mine) {
+absl::StatusOr<std::string> FirstReason(Machine& world, absl::string_view phase, const absl::Status& mine) {
   REPRISE_RETURN_IF_ERROR(world.Agree(phase, absl::IsUnavailable(mine) ? absl::OkStatus() : mine, {}));
   REPRISE_ASSIGN_OR_RETURN(const std::vector<std::string> all,
                            world.ExchangeBytes(phase, {std::string(mine.message())}));
@@ -69,7 +69,7 @@ absl::StatusOr<std::string> FirstReason(World& world, absl::string_view phase, c
 }
 
 // (c) By rank.
-absl::StatusOr<std::vector<uint32_t>> PeerTokens(World& world, const CudaRank& rank) {
+absl::StatusOr<std::vector<uint32_t>> PeerTokens(Machine& world, const CudaRank& rank) {
   REPRISE_ASSIGN_OR_RETURN(const std::vector<std::string> texts,
                            world.ExchangeBytes("tokens", {absl::StrCat(rank.peer_token())}));
   std::vector<uint32_t> tokens(texts.size());
@@ -81,7 +81,7 @@ absl::StatusOr<std::vector<uint32_t>> PeerTokens(World& world, const CudaRank& r
 
 }  // namespace
 
-absl::Status MakeCommunicators(World& world, CudaRank& rank) {
+absl::Status MakeCommunicators(Machine& world, CudaRank& rank) {
   for (const Lane lane : CudaRank::kCommunicatingLanes) {
     ncclUniqueId id = {};
     absl::Status status;
@@ -98,7 +98,7 @@ absl::Status MakeCommunicators(World& world, CudaRank& rank) {
   return absl::OkStatus();
 }
 
-absl::Status SplitCommunicators(World& world, CudaRank& rank, ncclComm_t parent) {
+absl::Status SplitCommunicators(Machine& world, CudaRank& rank, ncclComm_t parent) {
   for (const Lane lane : CudaRank::kCommunicatingLanes) {
     const absl::Status status = rank.SplitCommunicator(lane, parent);
     REPRISE_RETURN_IF_ERROR(world.Agree(absl::StrCat("making the communicator of lane ", Name(lane)), status, {}));
@@ -106,7 +106,7 @@ absl::Status SplitCommunicators(World& world, CudaRank& rank, ncclComm_t parent)
   return absl::OkStatus();
 }
 
-absl::Status ShareGaveUpWord(World& world, CudaRank& rank) {
+absl::Status ShareGaveUpWord(Machine& world, CudaRank& rank) {
   if (rank.size() == 1 || !rank.one_host()) return absl::OkStatus();
   absl::StatusOr<std::unique_ptr<SharedWord>> word = absl::UnavailableError("rank 0 has no shared memory");
   if (rank.rank() == 0) word = SharedWord::Create();
@@ -121,13 +121,13 @@ absl::Status ShareGaveUpWord(World& world, CudaRank& rank) {
   return absl::OkStatus();
 }
 
-absl::Status CheckWindows(World& world, const CudaRank& rank) {
+absl::Status CheckWindows(Machine& world, const CudaRank& rank) {
   REPRISE_ASSIGN_OR_RETURN(const std::vector<std::string> by_rank,
                            world.ExchangeBytes("windows", {rank.windows().Text()}));
   return CheckSameWindows(by_rank);
 }
 
-absl::StatusOr<std::string> WhyNoWindows(World& world, CudaRank& rank) {
+absl::StatusOr<std::string> WhyNoWindows(Machine& world, CudaRank& rank) {
   if (rank.why_no_windows().has_value()) return *rank.why_no_windows();
   constexpr absl::string_view kPhase = "finding out whether devices can use each other's memory";
   REPRISE_ASSIGN_OR_RETURN(std::string why, FirstReason(world, kPhase, CheckLibraryAndHosts(rank)));
@@ -141,7 +141,7 @@ absl::StatusOr<std::string> WhyNoWindows(World& world, CudaRank& rank) {
   return why;
 }
 
-absl::Status PrepareTransport(World& world, const std::shared_ptr<CudaRank>& rank, const Bindings& bindings) {
+absl::Status PrepareTransport(Machine& world, const std::shared_ptr<CudaRank>& rank, const Bindings& bindings) {
   std::set<Transport> transports = TransportsOf(*bindings.plan);
   const bool by_default = transports.erase(Transport::kNccl) > 0;
   // A rank alone copies.

@@ -8,7 +8,6 @@
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "core/model/quoted.h"
 #include "graph/comm/nccl_settings.h"
 #include "graph/cuda/cuda_memory.h"
@@ -19,20 +18,23 @@
 #include "graph/cuda/tuning.h"
 #include "graph/cuda/upload.h"
 #include "graph/in_use.h"
-#include "graph/recording_protocol.h"
 #include "kernels/cuda/cuda_status.h"
 #include "reprise/core/status_macros.h"
 
 namespace reprise {
 namespace {
 
+using internal::AgreedValue;
+using internal::AutoTransports;
 using internal::Bootstrap;
 using internal::CallerState;
 using internal::CudaRank;
+using internal::MemoryBlock;
+using internal::MemoryKind;
 using internal::NcclStatus;
 using kernels::CudaStatus;
 
-class CudaWorld : public World {
+class CudaWorld : public internal::Machine {
  public:
   CudaWorld(std::shared_ptr<Bootstrap> bootstrap, std::string tuning_file)
       : bootstrap_(std::move(bootstrap)), tuning_file_(std::move(tuning_file)) {
@@ -50,26 +52,22 @@ class CudaWorld : public World {
   absl::Span<const int> local_ranks() const override { return ranks_; }
 
   absl::StatusOr<std::shared_ptr<MemoryBlock>> Allocate(MemoryKind kind, int64_t num_bytes) override {
-    REPRISE_ENTER(*this, "World::Allocate");
     return internal::AllocateCudaMemory(rank_, kind, num_bytes);
   }
 
   absl::Status CopyToRank(int local, void* destination, const void* source, int64_t num_bytes) override {
-    REPRISE_ENTER(*this, "World::CopyToRank");
-    REPRISE_RETURN_IF_ERROR(CheckAccess(local, num_bytes, destination, source));
+    REPRISE_RETURN_IF_ERROR(CheckUsableFor(local, destination, source, num_bytes));
     return upload_->Copy(destination, source, num_bytes);
   }
 
   absl::Status StageToRank(int local, void* destination, const void* source, int64_t num_bytes) override {
-    REPRISE_ENTER(*this, "World::StageToRank");
-    REPRISE_RETURN_IF_ERROR(CheckAccess(local, num_bytes, destination, source));
+    REPRISE_RETURN_IF_ERROR(CheckUsableFor(local, destination, source, num_bytes));
     REPRISE_RETURN_IF_ERROR(rank_->BeginStaging());
     return staging_->Copy(destination, source, num_bytes);
   }
 
   absl::Status CopyToHost(int local, void* destination, const void* source, int64_t num_bytes) override {
-    REPRISE_ENTER(*this, "World::CopyToHost");
-    REPRISE_RETURN_IF_ERROR(CheckAccess(local, num_bytes, destination, source));
+    REPRISE_RETURN_IF_ERROR(CheckUsableFor(local, destination, source, num_bytes));
     REPRISE_RETURN_IF_ERROR(rank_->Wait());
     if (num_bytes == 0) return absl::OkStatus();
     const CallerState caller(rank_->device());
@@ -81,8 +79,7 @@ class CudaWorld : public World {
   }
 
   absl::Status FillBytes(int local, void* destination, uint8_t value, int64_t num_bytes) override {
-    REPRISE_ENTER(*this, "World::FillBytes");
-    REPRISE_RETURN_IF_ERROR(CheckAccess(local, num_bytes, destination, destination));
+    REPRISE_RETURN_IF_ERROR(CheckUsableFor(local, destination, destination, num_bytes));
     if (num_bytes == 0) return absl::OkStatus();
     const CallerState caller(rank_->device());
     return CudaStatus(cudaMemsetAsync(destination, value, static_cast<size_t>(num_bytes), rank_->launch_stream()),
@@ -93,14 +90,10 @@ class CudaWorld : public World {
     REPRISE_ENTER(*this, "World::Synchronize");
     return rank_->Wait();
   }
-  absl::Status CheckResults() override {
-    REPRISE_ENTER(*this, "World::CheckResults");
-    return rank_->CheckResults();
-  }
+  absl::Status CheckResults() override { return rank_->CheckResults(); }
 
   absl::StatusOr<std::vector<std::string>> ExchangeBytes(absl::string_view what,
                                                          absl::Span<const std::string> one_per_local_rank) override {
-    REPRISE_ENTER(*this, "World::ExchangeBytes");
     if (one_per_local_rank.size() != 1) {
       return absl::InvalidArgumentError(
           absl::StrCat(one_per_local_rank.size(), " ranks give bytes, but one is local; give one string"));
@@ -109,48 +102,28 @@ class CudaWorld : public World {
   }
   absl::Status AgreeOn(absl::string_view what, const absl::Status& mine,
                        absl::Span<const AgreedValue> values) override {
-    REPRISE_ENTER(*this, "World::AgreeOn");
     return is_all_local() ? mine : bootstrap_->AgreeOn(what, mine, values);
   }
   absl::StatusOr<int64_t> Announce(absl::string_view what, const absl::Status& mine,
                                    absl::Span<const AgreedValue> values) override {
-    REPRISE_ENTER(*this, "World::Announce");
-    if (is_all_local()) return World::Announce(what, mine, values);
+    if (is_all_local()) return Machine::Announce(what, mine, values);
     return bootstrap_->Announce(what, mine, values);
   }
-  absl::Status Announced(int64_t ticket) override {
-    REPRISE_ENTER(*this, "World::Announced");
-    return bootstrap_->Announced(ticket);
-  }
-  absl::Status Progress(int64_t ticket) override {
-    REPRISE_ENTER(*this, "World::Progress");
-    return bootstrap_->Progress(ticket);
-  }
-  absl::Status NoteLaunch(uint64_t key, absl::string_view what) override {
-    REPRISE_ENTER(*this, "World::NoteLaunch");
-    return bootstrap_->NoteLaunch(key, what);
-  }
+  absl::Status Announced(int64_t ticket) override { return bootstrap_->Announced(ticket); }
+  absl::Status Progress(int64_t ticket) override { return bootstrap_->Progress(ticket); }
+  absl::Status NoteLaunch(uint64_t key, absl::string_view what) override { return bootstrap_->NoteLaunch(key, what); }
   int64_t num_exchanges() const override { return bootstrap_->num_exchanges(); }
 
   void TellFailure(const absl::Status& status) override { bootstrap_->TellFailure(status); }
 
   absl::StatusOr<std::unique_ptr<Recorder>> NewRecorder(Execution execution,
                                                         std::shared_ptr<const Bindings> bindings) override {
-    REPRISE_ENTER(*this, "World::NewRecorder");
-    REPRISE_RETURN_IF_ERROR(internal::CheckExecution(execution));
-    REPRISE_RETURN_IF_ERROR(internal::CheckBindings(bindings.get()));
-    if (bindings->plan->world_size() != size() || bindings->ranks != ranks_) {
-      return absl::InvalidArgumentError(absl::StrCat("the bindings are of ranks [", absl::StrJoin(bindings->ranks, ","),
-                                                     "] and a plan for ", bindings->plan->world_size(),
-                                                     ", but this is rank ", ranks_[0], " of ", size(),
-                                                     "; bind World::local_ranks()"));
-    }
+    REPRISE_RETURN_IF_ERROR(CheckRecordable(execution, bindings.get()));
     REPRISE_RETURN_IF_ERROR(internal::PrepareTransport(*this, rank_, *bindings));
     return internal::NewCudaRecorder(execution, std::move(bindings), rank_);
   }
 
   absl::Status Tune() override {
-    REPRISE_ENTER(*this, "World::Tune");
     return tuning_file_.empty() ? absl::OkStatus() : internal::Tune(*this, *rank_, tuning_file_);
   }
 
@@ -161,10 +134,7 @@ class CudaWorld : public World {
   }
   void SetTransports(AutoTransports transports) { transports_ = std::move(transports); }
 
-  absl::Status CheckUsable() const override {
-    REPRISE_ENTER(*this, "World::CheckUsable");
-    return rank_->CheckUsable();
-  }
+  absl::Status CheckUsable() const override { return rank_->CheckUsable(); }
   MemoryUse memory() const override {
     const internal::Entry entry(*this, "World::memory");
     return entry.ok() ? rank_->memory() : MemoryUse();
@@ -177,14 +147,8 @@ class CudaWorld : public World {
   }
 
  private:
-  absl::Status CheckAccess(int local, int64_t num_bytes, const void* a, const void* b) const {
-    if (local != 0 || num_bytes < 0) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(num_bytes, " bytes on local rank ", local, " of 1 cannot be accessed"));
-    }
-    if (num_bytes > 0 && (a == nullptr || b == nullptr)) {
-      return absl::InvalidArgumentError(absl::StrCat("null is given for ", num_bytes, " bytes"));
-    }
+  absl::Status CheckUsableFor(int local, const void* a, const void* b, int64_t num_bytes) const {
+    REPRISE_RETURN_IF_ERROR(CheckAccess(local, a, b, num_bytes));
     return rank_->CheckUsable();
   }
 

@@ -21,7 +21,7 @@ constexpr int kCopiesAtOnce = 8;
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<PeerTraffic>> PeerTraffic::Start(World& world, CudaRank& rank) {
+absl::StatusOr<std::unique_ptr<PeerTraffic>> PeerTraffic::Start(Machine& world, CudaRank& rank) {
   if (rank.size() == 1 || rank.why_no_windows() != "") return std::unique_ptr<PeerTraffic>();
   const auto agree = [&](const absl::Status& status) {
     return world.Agree("preparing to choose kernels beside copies", status, {});
@@ -55,7 +55,7 @@ absl::Status PeerTraffic::Copy() {
   return absl::OkStatus();
 }
 
-absl::Status PeerTraffic::Stop(World& world) {
+absl::Status PeerTraffic::Stop(Machine& world) {
   stops_ = true;
   if (thread_.joinable()) thread_.join();
   return world.Agree("ending copies", copied_, {});

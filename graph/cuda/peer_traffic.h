@@ -9,7 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "graph/cuda/cuda_rank.h"
-#include "reprise/graph/world.h"
+#include "graph/machine.h"
 
 namespace reprise::internal {
 
@@ -17,9 +17,9 @@ class PeerTraffic {
  public:
   // (c) From now on every rank's device writes to every other one's memory, in a thread. Null where there is no other
   // rank, or WhyNoWindows did not find that their devices reach each other. Takes 64 MiB of each device.
-  static absl::StatusOr<std::unique_ptr<PeerTraffic>> Start(World& world, CudaRank& rank);
+  static absl::StatusOr<std::unique_ptr<PeerTraffic>> Start(Machine& world, CudaRank& rank);
   // (c) Afterwards no device writes. Required: destroying it before would free memory that others write to.
-  absl::Status Stop(World& world);
+  absl::Status Stop(Machine& world);
   ~PeerTraffic();
 
  private:

@@ -87,7 +87,7 @@ absl::StatusOr<double> SecondsOf(StepRunner& runner, int replays) {
 }
 
 // Milliseconds of each runner's body, medians of rounds in turns.
-absl::StatusOr<std::vector<double>> Compare(World& world, const std::vector<std::unique_ptr<StepRunner>>& runners) {
+absl::StatusOr<std::vector<double>> Compare(Machine& world, const std::vector<std::unique_ptr<StepRunner>>& runners) {
   std::vector<std::vector<double>> rounds(runners.size());
   std::vector<int> replays;
   for (const std::unique_ptr<StepRunner>& runner : runners) {
@@ -114,7 +114,7 @@ absl::StatusOr<std::vector<double>> Compare(World& world, const std::vector<std:
 
 }  // namespace
 
-absl::StatusOr<TransportTimes> TryTransports(const std::shared_ptr<World>& world, const CudaRank& rank) {
+absl::StatusOr<TransportTimes> TryTransports(const std::shared_ptr<Machine>& world, const CudaRank& rank) {
   const CallerState caller(rank.device());
   const auto agree = [&](const absl::Status& status) { return world->Agree("trying transports", status, {}); };
   TransportTimes times;

@@ -9,8 +9,8 @@
 
 #include "absl/status/statusor.h"
 #include "graph/cuda/cuda_rank.h"
+#include "graph/machine.h"
 #include "reprise/core/plan.h"
-#include "reprise/graph/world.h"
 
 namespace reprise::internal {
 
@@ -22,7 +22,7 @@ using TransportTimes = std::map<int64_t, std::map<Transport, double>>;
 // what it takes from the products beside it. Nothing if a rank has too little memory for all sizes. Nothing else should
 // run on the devices. About 3 s. `rank` is the rank of the world, which should be for this alone: all transports
 // together leave 1.2 GB in it (two H200, NCCL 2.28.9).
-absl::StatusOr<TransportTimes> TryTransports(const std::shared_ptr<World>& world, const CudaRank& rank);
+absl::StatusOr<TransportTimes> TryTransports(const std::shared_ptr<Machine>& world, const CudaRank& rank);
 
 // From small units to large ones: the default, and from the geometric mean of two sizes on the quickest of the larger
 // one where that is clearly quicker than what came before.

@@ -96,7 +96,7 @@ absl::Status Write(const std::string& path, const Json& json) {
 }
 
 // (c) What rank 0 found is what every rank uses.
-absl::Status Share(World& world, CudaRank& rank, const std::string& path, const absl::StatusOr<Choices>& found,
+absl::Status Share(Machine& world, CudaRank& rank, const std::string& path, const absl::StatusOr<Choices>& found,
                    absl::string_view phase) {
   const std::string mine = rank.rank() == 0 && found.ok() ? Json(*found).dump() : std::string();
   REPRISE_ASSIGN_OR_RETURN(const std::vector<std::string> all, world.ExchangeBytes(phase, {mine}));
@@ -164,7 +164,7 @@ absl::StatusOr<std::string> KeepTransports(const CudaRank& rank, const std::stri
 }
 
 // (c) Rank 0's text, on every rank.
-absl::StatusOr<std::string> FromRank0(World& world, const CudaRank& rank, absl::string_view phase,
+absl::StatusOr<std::string> FromRank0(Machine& world, const CudaRank& rank, absl::string_view phase,
                                       const std::function<absl::StatusOr<std::string>()>& make) {
   const absl::StatusOr<std::string> mine = rank.rank() == 0 ? make() : absl::StatusOr<std::string>("");
   REPRISE_RETURN_IF_ERROR(world.Agree(phase, mine.status(), {}));
@@ -179,7 +179,7 @@ absl::StatusOr<std::string> TunedDevice(int device) {
   return absl::StrCat(name, ", cuBLASLt ", kernels::CublasLtVersion());
 }
 
-absl::Status LoadTuning(World& world, CudaRank& rank, const std::string& path) {
+absl::Status LoadTuning(Machine& world, CudaRank& rank, const std::string& path) {
   const auto load = [&]() -> absl::StatusOr<Choices> {
     if (rank.rank() != 0) return Choices();
     const CallerState caller(rank.device());
@@ -190,7 +190,7 @@ absl::Status LoadTuning(World& world, CudaRank& rank, const std::string& path) {
   return Share(world, rank, path, load(), "reading the tuning file");
 }
 
-absl::Status Tune(World& world, CudaRank& rank, const std::string& path) {
+absl::Status Tune(Machine& world, CudaRank& rank, const std::string& path) {
   const CallerState caller(rank.device());
   constexpr absl::string_view kPhase = "choosing kernels";
   REPRISE_RETURN_IF_ERROR(world.Agree(kPhase, rank.Wait(), {}));
@@ -223,7 +223,7 @@ absl::Status Tune(World& world, CudaRank& rank, const std::string& path) {
   return shared.ok() ? stopped : shared;
 }
 
-absl::StatusOr<AutoTransports> TuneTransports(World& world, CudaRank& rank, const std::string& path,
+absl::StatusOr<AutoTransports> TuneTransports(Machine& world, CudaRank& rank, const std::string& path,
                                               const std::function<absl::StatusOr<TransportTimes>()>& measure) {
   if (rank.size() == 1) return AutoTransports{.reason = "one rank has nothing to choose"};
   const CallerState caller(rank.device());

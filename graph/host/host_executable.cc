@@ -58,6 +58,7 @@ class HostExecutable : public Executable {
 
   template <class Times>
   absl::Status ReplayOnce(Times& times) {
+    const kernels::ThreadLimit limit(runs_->threads);
     switch (runs_->order) {
       case ReplayOrder::kIssue:
         return ReplayInIssueOrder(recording_, times);

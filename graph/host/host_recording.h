@@ -52,6 +52,7 @@ class HostProfile;
 // Shared by a HostWorld and its executables.
 struct HostRuns {
   ReplayOrder order = ReplayOrder::kIssue;
+  int threads = 0;  // HostWorldOptions::threads
   SplitMix64 random{0};
   std::shared_ptr<HostProfile> profile = nullptr;  // null while no replay is timed
 };

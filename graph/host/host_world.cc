@@ -9,11 +9,15 @@
 #include "graph/host/host_profile.h"
 #include "graph/host/host_recorder.h"
 #include "graph/in_use.h"
-#include "graph/recording_protocol.h"
+#include "graph/machine.h"
 #include "reprise/core/status_macros.h"
 
 namespace reprise {
 namespace {
+
+using internal::AutoTransports;
+using internal::MemoryBlock;
+using internal::MemoryKind;
 
 constexpr int kMaxHostRanks = 1024;
 
@@ -37,11 +41,12 @@ class HostMemory : public MemoryBlock {
   const std::vector<AlignedBytes> ranks_;
 };
 
-class HostWorld : public World {
+class HostWorld : public internal::Machine {
  public:
   explicit HostWorld(const HostWorldOptions& options) : ranks_(options.size) {
     std::iota(ranks_.begin(), ranks_.end(), 0);
     runs_->order = options.order;
+    runs_->threads = options.threads;
     runs_->random = internal::SplitMix64(options.seed);
   }
 
@@ -51,7 +56,6 @@ class HostWorld : public World {
   AutoTransports auto_transports() const override { return {.reason = "host ranks treat all transports alike"}; }
 
   absl::StatusOr<std::shared_ptr<MemoryBlock>> Allocate(MemoryKind, int64_t num_bytes) override {
-    REPRISE_ENTER(*this, "World::Allocate");
     if (num_bytes < 0) return absl::InvalidArgumentError(absl::StrCat("memory of ", num_bytes, " bytes was asked for"));
     std::vector<AlignedBytes> ranks(ranks_.size());
     for (size_t rank = 0; num_bytes > 0 && rank < ranks.size(); ++rank) {
@@ -68,16 +72,13 @@ class HostWorld : public World {
   }
 
   absl::Status CopyToRank(int local, void* destination, const void* source, int64_t num_bytes) override {
-    REPRISE_ENTER(*this, "World::CopyToRank");
     return Copy(local, destination, source, num_bytes);
   }
   absl::Status CopyToHost(int local, void* destination, const void* source, int64_t num_bytes) override {
-    REPRISE_ENTER(*this, "World::CopyToHost");
     return Copy(local, destination, source, num_bytes);
   }
   absl::Status FillBytes(int local, void* destination, uint8_t value, int64_t num_bytes) override {
-    REPRISE_ENTER(*this, "World::FillBytes");
-    REPRISE_RETURN_IF_ERROR(CheckAccess(local, destination, num_bytes));
+    REPRISE_RETURN_IF_ERROR(CheckAccess(local, destination, destination, num_bytes));
     if (num_bytes > 0) std::memset(destination, value, static_cast<size_t>(num_bytes));
     return absl::OkStatus();
   }
@@ -89,7 +90,6 @@ class HostWorld : public World {
 
   absl::StatusOr<std::vector<std::string>> ExchangeBytes(absl::string_view,
                                                          absl::Span<const std::string> one_per_local_rank) override {
-    REPRISE_ENTER(*this, "World::ExchangeBytes");
     if (one_per_local_rank.size() != ranks_.size()) {
       return absl::InvalidArgumentError(absl::StrCat(one_per_local_rank.size(), " ranks give bytes, but ",
                                                      ranks_.size(), " are local; give one string for each"));
@@ -99,14 +99,7 @@ class HostWorld : public World {
 
   absl::StatusOr<std::unique_ptr<Recorder>> NewRecorder(Execution execution,
                                                         std::shared_ptr<const Bindings> bindings) override {
-    REPRISE_ENTER(*this, "World::NewRecorder");
-    REPRISE_RETURN_IF_ERROR(internal::CheckExecution(execution));
-    REPRISE_RETURN_IF_ERROR(internal::CheckBindings(bindings.get()));
-    if (bindings->plan->world_size() != size() || bindings->ranks != ranks_) {
-      return absl::InvalidArgumentError(absl::StrCat("the bindings are of ", bindings->ranks.size(),
-                                                     " local ranks and a plan for ", bindings->plan->world_size(),
-                                                     ", but this world has ", size(), "; bind World::local_ranks()"));
-    }
+    REPRISE_RETURN_IF_ERROR(CheckRecordable(execution, bindings.get()));
     return internal::NewHostRecorder(execution, std::move(bindings), runs_);
   }
 
@@ -119,15 +112,8 @@ class HostWorld : public World {
     return LocalProfile{.timeline = std::exchange(runs_->profile, nullptr)->timeline()};
   }
 
-  absl::Status CheckAccess(int local, const void* address, int64_t num_bytes) const {
-    const bool is_null = address == nullptr && num_bytes > 0;
-    if (local >= 0 && local < size() && num_bytes >= 0 && !is_null) return absl::OkStatus();
-    return absl::InvalidArgumentError(absl::StrCat(num_bytes, " bytes", is_null ? " at a null address" : "",
-                                                   " on local rank ", local, " of ", size(), " cannot be accessed"));
-  }
   absl::Status Copy(int local, void* destination, const void* source, int64_t num_bytes) const {
-    REPRISE_RETURN_IF_ERROR(CheckAccess(local, destination, num_bytes));
-    REPRISE_RETURN_IF_ERROR(CheckAccess(local, source, num_bytes));
+    REPRISE_RETURN_IF_ERROR(CheckAccess(local, destination, source, num_bytes));
     if (num_bytes > 0) std::memcpy(destination, source, static_cast<size_t>(num_bytes));
     return absl::OkStatus();
   }
@@ -142,6 +128,10 @@ absl::StatusOr<std::shared_ptr<World>> CreateHostWorld(const HostWorldOptions& o
   if (options.size < 1 || options.size > kMaxHostRanks) {
     return absl::InvalidArgumentError(
         absl::StrCat("the number of host ranks is ", options.size, " but must be between 1 and ", kMaxHostRanks));
+  }
+  if (options.threads < 0) {
+    return absl::InvalidArgumentError(absl::StrCat("the number of threads of host ranks is ", options.threads,
+                                                   " but must be positive, or 0 for all cores"));
   }
   switch (options.order) {
     case ReplayOrder::kIssue:

@@ -12,6 +12,7 @@
 #include "graph/command_error.h"
 #include "graph/host/host_executable.h"
 #include "graph/host/host_profile.h"
+#include "kernels/parallel.h"
 
 namespace reprise::internal {
 namespace {
@@ -76,6 +77,7 @@ class ThreadedReplay {
   }
 
   void RunLane(int rank, int lane) {
+    const kernels::ThreadLimit limit(threads_);
     for (const int c : lanes_[lane]) {
       if (!RunCommand(rank, c)) return;
     }
@@ -105,6 +107,7 @@ class ThreadedReplay {
   }
 
   const HostRecording& recording_;
+  const int threads_ = kernels::ThreadLimit::Current();
   Times& times_;  // each thread tells of its own commands
   std::array<std::vector<int>, kNumLanes> lanes_;
   std::unique_ptr<std::atomic<bool>[]> complete_;            // by rank and command

@@ -55,7 +55,7 @@ absl::StatusOr<std::unique_ptr<PlanRunner>> PlanRunner::Create(std::shared_ptr<W
 absl::Status PlanRunner::TakeMemory() {
   for (int s = 0; s < kNumStorages; ++s) {
     const Storage storage = static_cast<Storage>(s);
-    REPRISE_ASSIGN_OR_RETURN(blocks_[s], world_->Allocate(MemoryKindOf(storage), plan().memory.num_bytes[s]));
+    REPRISE_ASSIGN_OR_RETURN(blocks_[s], world_->Allocate(internal::MemoryKindOf(storage), plan().memory.num_bytes[s]));
     bindings_->memory.push_back(blocks_[s]);
     for (int local = 0; local < num_local() && !IsTransient(storage); ++local) {
       REPRISE_RETURN_IF_ERROR(world_->FillBytes(local, blocks_[s]->address(local), 0, blocks_[s]->num_bytes()));

@@ -12,10 +12,10 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "graph/machine.h"
 #include "reprise/core/compute.h"
 #include "reprise/core/control_block.h"
 #include "reprise/core/plan.h"
-#include "reprise/graph/world.h"
 
 namespace reprise::testing {
 
@@ -64,18 +64,18 @@ class PlanRunner {
   absl::StatusOr<std::string> ReadAll();
 
   const Plan& plan() const { return *bindings_->plan; }
-  World& world() { return *world_; }
+  internal::Machine& world() { return *world_; }
 
  private:
-  explicit PlanRunner(std::shared_ptr<World> world) : world_(std::move(world)) {}
+  explicit PlanRunner(std::shared_ptr<World> world) : world_(internal::MachineOf(std::move(world))) {}
   absl::Status TakeMemory();
   absl::Status WriteParameters(const ParameterValue& value);
   absl::Status StageInputs(const InputValue& value);
   absl::Status WriteFloats(int local, BufferId buffer, DType dtype, absl::Span<const float> values);
   int num_local() const { return static_cast<int>(bindings_->ranks.size()); }
 
-  const std::shared_ptr<World> world_;
-  std::array<std::shared_ptr<MemoryBlock>, kNumStorages> blocks_;
+  const std::shared_ptr<internal::Machine> world_;
+  std::array<std::shared_ptr<internal::MemoryBlock>, kNumStorages> blocks_;
   std::shared_ptr<Bindings> bindings_;
   std::vector<std::unique_ptr<Executable>> executables_;
   int64_t step_ = 0;

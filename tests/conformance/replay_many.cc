@@ -20,8 +20,9 @@ TEST_P(ConformanceTest, ReplayManyGivesTheSameBytesWithMemoryChurnBetween) {
   for (int replay = 0; replay < 100; ++replay) {
     ASSERT_THAT(runner->BeginStep(1), IsOk());
     ASSERT_THAT(runner->ReplayGraph(plan.first, inputs), IsOk());
-    REPRISE_ASSERT_OK_AND_ASSIGN(const std::shared_ptr<MemoryBlock> churn,
-                                 world_->Allocate(MemoryKind::kLocal, 1024 * (1 + replay % 7)));
+    REPRISE_ASSERT_OK_AND_ASSIGN(
+        const std::shared_ptr<internal::MemoryBlock> churn,
+        internal::MachineOf(*world_).Allocate(internal::MemoryKind::kLocal, 1024 * (1 + replay % 7)));
     std::string bytes;
     for (const UnitBuffers& unit : plan.unit_buffers) {
       REPRISE_ASSERT_OK_AND_ASSIGN(const std::string values, runner->Read(0, unit.accumulators[0]));

@@ -135,7 +135,7 @@ TEST(AgreeOnPlanTest, SessionsNameTheFirstDifference) {
   };
   for (const Disagreement& disagreement : disagreements) {
     Meeting meeting(3);
-    const std::vector<absl::Status> results = OnRanks(meeting, 3, [&](int rank, const std::shared_ptr<World>& world) {
+    const std::vector<absl::Status> results = OnRanks(meeting, 3, [&](int rank, const std::shared_ptr<internal::Machine>& world) {
       Job job;
       if (rank == 1) disagreement.change(job);
       return Create(world, job);
@@ -150,7 +150,7 @@ TEST(AgreeOnPlanTest, SessionsNameTheFirstDifference) {
 TEST(AgreeOnPlanTest, LongTextsAreCutToTheFirstDifference) {
   const auto agree = [](const std::string& a, const std::string& b) {
     Meeting two(2);
-    return OnRanks(two, 2, [&](int rank, const std::shared_ptr<World>& world) {
+    return OnRanks(two, 2, [&](int rank, const std::shared_ptr<internal::Machine>& world) {
       return internal::AgreeOnFacts(*world, "testing", absl::OkStatus(), {0, static_cast<uint64_t>(rank)}, [&] {
         return std::vector<Fact>{{0, "text", "", rank == 0 ? a : b}};
       });
@@ -175,7 +175,7 @@ TEST(AgreeOnPlanTest, LongTextsAreCutToTheFirstDifference) {
 TEST(AgreeOnPlanTest, VariantsAndFailuresAreNamed) {
   const auto create = [](const std::function<void(int, std::vector<ForwardVariant>&)>& change) {
     Meeting meeting(2);
-    return OnRanks(meeting, 2, [&](int rank, const std::shared_ptr<World>& world) -> absl::Status {
+    return OnRanks(meeting, 2, [&](int rank, const std::shared_ptr<internal::Machine>& world) -> absl::Status {
       REPRISE_ASSIGN_OR_RETURN(const Built built, Build({}));
       REPRISE_ASSIGN_OR_RETURN(auto parameters, ShardedParameters::Create(world, built.model));
       std::vector<ForwardVariant> variants = {{"one", built.model, built.compute}, {"two", built.model, built.compute}};
@@ -211,7 +211,7 @@ TEST(AgreeOnPlanTest, VariantsAndFailuresAreNamed) {
 TEST(AgreeOnPlanTest, ProfilesOfDifferentPlansAreNamed) {
   Meeting meeting(2);
   const std::vector<absl::Status> results =
-      OnRanks(meeting, 2, [&](int rank, const std::shared_ptr<World>& world) -> absl::Status {
+      OnRanks(meeting, 2, [&](int rank, const std::shared_ptr<internal::Machine>& world) -> absl::Status {
         REPRISE_ASSIGN_OR_RETURN(const Built built, Build({}));
         PlanOptions options;
         if (rank == 1) options.gradient_slots = 1;
@@ -264,7 +264,7 @@ TEST(AgreeOnPlanTest, AnyDifferenceOfAnyListsIsFound) {
                              "! on rank 1");
       }
       Meeting meeting(2);
-      const std::vector<absl::Status> results = OnRanks(meeting, 2, [&](int rank, const std::shared_ptr<World>& world) {
+      const std::vector<absl::Status> results = OnRanks(meeting, 2, [&](int rank, const std::shared_ptr<internal::Machine>& world) {
         const std::vector<Fact>& mine = rank == 0 ? facts : changed;
         return internal::AgreeOnFacts(*world, "testing", absl::OkStatus(), Of(mine), [&] { return mine; });
       });
@@ -276,7 +276,7 @@ TEST(AgreeOnPlanTest, AnyDifferenceOfAnyListsIsFound) {
 
 TEST(AgreeOnPlanTest, EqualFactsOfDifferentFingerprintsAreToldByTheFingerprints) {
   Meeting meeting(2);
-  const std::vector<absl::Status> results = OnRanks(meeting, 2, [&](int rank, const std::shared_ptr<World>& world) {
+  const std::vector<absl::Status> results = OnRanks(meeting, 2, [&](int rank, const std::shared_ptr<internal::Machine>& world) {
     return internal::AgreeOnFacts(*world, "testing", absl::OkStatus(), {0, static_cast<uint64_t>(rank)}, [] {
       return std::vector<Fact>{{0, "text", "", "same"}};
     });
@@ -288,7 +288,7 @@ TEST(AgreeOnPlanTest, EqualFactsOfDifferentFingerprintsAreToldByTheFingerprints)
 
 TEST(AgreeOnPlanTest, RanksThatAgreeExchangeOneFingerprintMore) {
   Meeting meeting(2);
-  for (const absl::Status& result : OnRanks(meeting, 2, [&](int, const std::shared_ptr<World>& world) {
+  for (const absl::Status& result : OnRanks(meeting, 2, [&](int, const std::shared_ptr<internal::Machine>& world) {
          return internal::AgreeOnFacts(*world, "testing", absl::OkStatus(), {1, 2}, []() -> std::vector<Fact> {
            ADD_FAILURE() << "facts are told only of different fingerprints";
            return {};
@@ -310,7 +310,7 @@ TEST(AgreeOnPlanTest, LargePlansSendLittle) {
   plan1.fingerprint = ComputeFingerprint(plan1);
   Meeting meeting(2);
   const auto start = std::chrono::steady_clock::now();
-  const std::vector<absl::Status> results = OnRanks(meeting, 2, [&](int rank, const std::shared_ptr<World>& world) {
+  const std::vector<absl::Status> results = OnRanks(meeting, 2, [&](int rank, const std::shared_ptr<internal::Machine>& world) {
     return internal::AgreeOnPlan(*world, "testing", absl::OkStatus(), rank == 0 ? plan0 : plan1);
   });
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;

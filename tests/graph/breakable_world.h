@@ -32,7 +32,8 @@ class BreakableWorld : public ForwardingWorld {
   std::vector<std::string> TakeReplayed() { return std::exchange(record_->replayed, {}); }
 
   absl::Status CheckResults() override { return results_.ok() ? ForwardingWorld::CheckResults() : results_; }
-  absl::StatusOr<std::shared_ptr<MemoryBlock>> Allocate(MemoryKind kind, int64_t num_bytes) override {
+  absl::StatusOr<std::shared_ptr<internal::MemoryBlock>> Allocate(internal::MemoryKind kind,
+                                                                  int64_t num_bytes) override {
     if (allocated_ + num_bytes > limit_) {
       return absl::ResourceExhaustedError(absl::StrCat("no room for ", num_bytes, " bytes"));
     }

@@ -7,17 +7,18 @@
 #include <utility>
 #include <vector>
 
-#include "reprise/graph/world.h"
+#include "graph/machine.h"
 
 namespace reprise::testing {
 
-class ForwardingWorld : public World {
+class ForwardingWorld : public internal::Machine {
  public:
-  explicit ForwardingWorld(std::shared_ptr<World> inner) : inner_(std::move(inner)) {}
+  explicit ForwardingWorld(std::shared_ptr<World> inner) : inner_(internal::MachineOf(std::move(inner))) {}
 
   int size() const override { return inner_->size(); }
   absl::Span<const int> local_ranks() const override { return inner_->local_ranks(); }
-  absl::StatusOr<std::shared_ptr<MemoryBlock>> Allocate(MemoryKind kind, int64_t num_bytes) override {
+  absl::StatusOr<std::shared_ptr<internal::MemoryBlock>> Allocate(internal::MemoryKind kind,
+                                                                  int64_t num_bytes) override {
     return inner_->Allocate(kind, num_bytes);
   }
   absl::Status CopyToRank(int local, void* destination, const void* source, int64_t num_bytes) override {
@@ -38,11 +39,11 @@ class ForwardingWorld : public World {
     return inner_->ExchangeBytes(what, one_per_local_rank);
   }
   absl::Status AgreeOn(absl::string_view what, const absl::Status& mine,
-                       absl::Span<const AgreedValue> values) override {
+                       absl::Span<const internal::AgreedValue> values) override {
     return inner_->AgreeOn(what, mine, values);
   }
   absl::StatusOr<int64_t> Announce(absl::string_view what, const absl::Status& mine,
-                                   absl::Span<const AgreedValue> values) override {
+                                   absl::Span<const internal::AgreedValue> values) override {
     return inner_->Announce(what, mine, values);
   }
   absl::Status Announced(int64_t ticket) override { return inner_->Announced(ticket); }
@@ -50,7 +51,7 @@ class ForwardingWorld : public World {
   absl::Status NoteLaunch(uint64_t key, absl::string_view what) override { return inner_->NoteLaunch(key, what); }
   int64_t num_exchanges() const override { return inner_->num_exchanges(); }
   void TellFailure(const absl::Status& status) override { inner_->TellFailure(status); }
-  AutoTransports auto_transports() const override { return inner_->auto_transports(); }
+  internal::AutoTransports auto_transports() const override { return inner_->auto_transports(); }
   absl::Status Tune() override { return inner_->Tune(); }
   absl::StatusOr<std::unique_ptr<Recorder>> NewRecorder(Execution execution,
                                                         std::shared_ptr<const Bindings> bindings) override {
@@ -58,7 +59,7 @@ class ForwardingWorld : public World {
   }
 
  private:
-  const std::shared_ptr<World> inner_;
+  const std::shared_ptr<internal::Machine> inner_;
 };
 
 }  // namespace reprise::testing

@@ -1,5 +1,8 @@
 // Host replays: every order gives the same bytes, and what is wrong with a schedule or a compute function is found.
+#include <chrono>
 #include <memory>
+#include <mutex>
+#include <set>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -9,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "reprise/core/planner.h"
 #include "reprise/core/stack_model.h"
+#include "graph/machine.h"
 #include "reprise/graph/host_world.h"
 #include "tests/conformance/hash_compute.h"
 #include "tests/conformance/plan_runner.h"
@@ -40,13 +44,15 @@ struct Conditions {
   ReplayOrder order = ReplayOrder::kIssue;
   uint64_t seed = 0;
   RunnerOptions runner = {.execution = Execution::kEager};
+  int threads = 0;
 };
 
 absl::StatusOr<std::unique_ptr<PlanRunner>> NewRunner(const Plan& plan, ComputeTable compute,
                                                       const Conditions& conditions) {
-  REPRISE_ASSIGN_OR_RETURN(
-      std::shared_ptr<World> world,
-      CreateHostWorld({.size = plan.world_size(), .order = conditions.order, .seed = conditions.seed}));
+  REPRISE_ASSIGN_OR_RETURN(std::shared_ptr<World> world, CreateHostWorld({.size = plan.world_size(),
+                                                                          .order = conditions.order,
+                                                                          .seed = conditions.seed,
+                                                                          .threads = conditions.threads}));
   return PlanRunner::Create(std::move(world), plan, std::move(compute), HashParameter, conditions.runner);
 }
 
@@ -163,7 +169,7 @@ TEST(HostReplayTest, SaysWhatIsBlockedInsteadOfHanging) {
   for (const ReplayOrder order : kOrders) {
     REPRISE_ASSERT_OK_AND_ASSIGN(const std::shared_ptr<World> world, CreateHostWorld({.size = 2, .order = order}));
     REPRISE_ASSERT_OK_AND_ASSIGN(const std::unique_ptr<Recorder> recorder,
-                                 world->NewRecorder(Execution::kGraph, bindings));
+                                 internal::MachineOf(*world).NewRecorder(Execution::kGraph, bindings));
     REPRISE_ASSERT_OK_AND_ASSIGN(const std::unique_ptr<Executable> executable,
                                  RecordSchedule(plan, plan.schedules[0], *recorder));
     EXPECT_THAT(
@@ -197,6 +203,35 @@ class ComputeTest : public ::testing::Test {
   ComputeTable compute_;
   const CallId c1_{1};
 };
+
+TEST_F(ComputeTest, RunsOnAsManyThreadsAsTheWorldAllows) {
+  std::mutex mutex;
+  std::set<std::thread::id> threads;
+  const ComputeFunction forward = compute_.at(c1_).forward;
+  compute_.at(c1_).forward = [&](ComputeContext& context) {
+    context.stream().host_queue().Enqueue([&] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));  // time for another thread to take the next rank's
+      const std::lock_guard lock(mutex);
+      threads.insert(std::this_thread::get_id());
+    });
+    return forward(context);
+  };
+  for (const int allowed : {1, 2}) {
+    const Conditions conditions = {.runner = {.execution = Execution::kGraph}, .threads = allowed};
+    REPRISE_ASSERT_OK_AND_ASSIGN(const std::unique_ptr<PlanRunner> runner, NewRunner(plan_, compute_, conditions));
+    threads.clear();
+    for (int replay = 0; replay < 5; ++replay) {
+      ASSERT_THAT(runner->BeginStep(1), IsOk());
+      ASSERT_THAT(runner->ReplayGraph(plan_.first, HashInput), IsOk());
+    }
+    EXPECT_LE(threads.size(), static_cast<size_t>(allowed));
+    if (allowed == 1) {
+      EXPECT_EQ(*threads.begin(), std::this_thread::get_id());
+    } else if (std::thread::hardware_concurrency() > 1) {
+      EXPECT_EQ(threads.size(), 2u);
+    }
+  }
+}
 
 TEST_F(ComputeTest, RunsOnceForAGraphAndAtEveryEagerReplay) {
   int runs = 0;

@@ -118,28 +118,14 @@ struct Call {
 
 // Every public function that touches what threads share and answers by a status.
 std::vector<Call> EveryCall() {
-  static std::byte bytes[8] = {};
   return {
-      {"World::Allocate", [](Everything& all) { return all.world->Allocate(MemoryKind::kLocal, 8).status(); }},
-      {"World::CopyToRank", [](Everything& all) { return all.world->CopyToRank(0, bytes, bytes, 0); }},
-      // On host ranks staging is copying.
-      {"World::CopyToRank", [](Everything& all) { return all.world->StageToRank(0, bytes, bytes, 0); }},
-      {"World::CopyToHost", [](Everything& all) { return all.world->CopyToHost(0, bytes, bytes, 0); }},
-      {"World::FillBytes", [](Everything& all) { return all.world->FillBytes(0, bytes, 0, 8); }},
       {"World::Synchronize", [](Everything& all) { return all.world->Synchronize(); }},
-      {"World::ExchangeBytes",
-       [](Everything& all) {
-         return all.world->ExchangeBytes("nothing", {{"", ""}}).status();
-       }},
-      {"World::NewRecorder",
-       [](Everything& all) { return all.world->NewRecorder(Execution::kEager, nullptr).status(); }},
       {"World::StartProfile", [](Everything& all) { return all.world->StartProfile(all.train->plan()); }},
       {"World::StopProfile", [](Everything& all) { return all.world->StopProfile().status(); }},
       {"World::Sum",
        [](Everything& all) {
          return all.world->Sum({1, 2}).status();
        }},
-      {"World::Agree", [](Everything& all) { return all.world->Agree("testing", absl::OkStatus(), {}); }},
       {"ShardedParameters::Create",
        [](Everything& all) { return ShardedParameters::Create(all.world, all.dot.model).status(); }},
       {"ShardedParameters::Initialize", [](Everything& all) { return all.parameters->Initialize(Constant(3)); }},

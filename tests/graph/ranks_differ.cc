@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "gmock/gmock.h"
+#include "graph/machine.h"
 #include "reprise/graph/forward_session.h"
 #include "reprise/graph/train_session.h"
 #include "tests/graph/session_testing.h"
@@ -58,9 +59,10 @@ class RanksDifferTest : public ::testing::Test {
   }
   // This rank's bytes of the masters; empty if its device is stuck.
   absl::StatusOr<std::string> Masters() {
-    const std::shared_ptr<MemoryBlock> block = training_.parameters->memory(Storage::kMasters);
+    const std::shared_ptr<internal::MemoryBlock> block = training_.parameters->memory(Storage::kMasters);
     std::string bytes(static_cast<size_t>(block->num_bytes()), '\0');
-    REPRISE_RETURN_IF_ERROR(world_->CopyToHost(0, bytes.data(), block->address(0), block->num_bytes()));
+    REPRISE_RETURN_IF_ERROR(
+        internal::MachineOf(*world_).CopyToHost(0, bytes.data(), block->address(0), block->num_bytes()));
     return bytes;
   }
 
@@ -381,7 +383,8 @@ TEST_F(RanksDifferTest, SumsOfDifferentThings) {
 
 TEST_F(RanksDifferTest, AVoteBesideARead) {
   ForEachOddRank([&] {
-    ExpectRefused(is_odd() ? world_->Agree("resting", absl::OkStatus(), {}) : training_.parameters->Read("w").status(),
+    ExpectRefused(is_odd() ? internal::MachineOf(*world_).Agree("resting", absl::OkStatus(), {})
+                           : training_.parameters->Read("w").status(),
                   AllOf(HasSubstr(absl::StrCat("vote on resting", OnOdd())), HasSubstr("Read of parameter \"w\"")));
     ExpectWorldWorks();
   });

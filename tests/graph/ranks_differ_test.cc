@@ -7,6 +7,7 @@
 #include "absl/time/clock.h"
 #include "gmock/gmock.h"
 #include "reprise/core/status_macros.h"
+#include "graph/machine.h"
 #include "reprise/graph/host_world.h"
 #include "tests/graph/session_testing.h"
 #include "tests/testing/process_world.h"
@@ -72,22 +73,23 @@ TEST(ProcessWorldTest, DISABLED_Costs) {
     return absl::ToDoubleMicroseconds(absl::Now() - start) / times;
   };
   REPRISE_ASSERT_OK_AND_ASSIGN(const std::shared_ptr<World> world, NewWorldOfProcesses());
-  std::vector<AgreedValue> values_of_step;
-  for (int i = 0; i < 8; ++i) values_of_step.push_back(AgreedValue::Integer("value", i));
+  internal::Machine& machine = internal::MachineOf(*world);
+  std::vector<internal::AgreedValue> values_of_step;
+  for (int i = 0; i < 8; ++i) values_of_step.push_back(internal::AgreedValue::Integer("value", i));
   double announce = 0;
   const auto step = [&]() -> absl::Status {
     const absl::Time start = absl::Now();
     REPRISE_ASSIGN_OR_RETURN(const int64_t ticket,
-                             world->Announce("BeginStep of step 7", absl::OkStatus(), values_of_step));
+                             machine.Announce("BeginStep of step 7", absl::OkStatus(), values_of_step));
     announce += absl::ToDoubleMicroseconds(absl::Now() - start);
-    REPRISE_RETURN_IF_ERROR(world->Progress(ticket));
-    return world->Announced(ticket);
+    REPRISE_RETURN_IF_ERROR(machine.Progress(ticket));
+    return machine.Announced(ticket);
   };
   constexpr int kSteps = 2000;
   microseconds(kSteps, step);
   announce = 0;
   const double whole = microseconds(kSteps, step);
-  const double launch = microseconds(1000000, [&] { return world->NoteLaunch(3, "body of variant \"one\""); });
+  const double launch = microseconds(1000000, [&] { return machine.NoteLaunch(3, "body of variant \"one\""); });
   const Dot dot = MakeDot({.size = 1 << 20});
   const std::vector<float> values(1 << 20, 1.0f);
   double write[2] = {};

@@ -7,6 +7,7 @@
 #include "absl/strings/str_split.h"
 #include "reprise/core/planner.h"
 #include "reprise/core/stack_model.h"
+#include "graph/machine.h"
 #include "reprise/graph/host_world.h"
 #include "tests/testing/plan_builder.h"
 #include "tests/testing/status_matchers.h"
@@ -207,7 +208,8 @@ class ProtocolTest : public ::testing::TestWithParam<const char*> {
       recorder_ = NewTextRecorder(small_.plan, &text_);
     } else {
       const auto world = *CreateHostWorld({.size = 2});
-      recorder_ = *world->NewRecorder(kind == "HostGraph" ? Execution::kGraph : Execution::kEager, Bind(small_.plan));
+      recorder_ = *internal::MachineOf(*world).NewRecorder(kind == "HostGraph" ? Execution::kGraph : Execution::kEager,
+                                                           Bind(small_.plan));
     }
   }
   absl::Status Record(int command) {
@@ -300,7 +302,8 @@ TEST(HostRecorderTest, FinishesOnce) {
   const auto bindings = Bind(small.plan);
   bindings->compute[CallId(0)].forward = [](ComputeContext&) { return absl::OkStatus(); };
   const auto world = *CreateHostWorld({.size = 2});
-  REPRISE_ASSERT_OK_AND_ASSIGN(const auto recorder, world->NewRecorder(Execution::kGraph, bindings));
+  REPRISE_ASSERT_OK_AND_ASSIGN(const auto recorder,
+                               internal::MachineOf(*world).NewRecorder(Execution::kGraph, bindings));
   ASSERT_THAT(RecordSchedule(small.plan, small.plan.schedules[0], *recorder), IsOk());
   EXPECT_THAT(recorder->Finish(),
               StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("Finish was called twice")));

@@ -6,6 +6,7 @@
 #include <stdexcept>
 
 #include "absl/strings/str_cat.h"
+#include "graph/machine.h"
 #include "reprise/graph/host_world.h"
 #include "tests/graph/session_testing.h"
 #include "tests/testing/status_matchers.h"
@@ -80,10 +81,10 @@ TEST(ShardedParametersTest, WeightsAreTheCastOfTheMastersAndPaddingIsZero) {
   const auto world = MakeWorld(1);
   REPRISE_ASSERT_OK_AND_ASSIGN(const auto parameters, ShardedParameters::Create(world, *builder.Build()));
   ASSERT_THAT(parameters->Write("w", Ramp(70, 1000)), IsOk());
-  const MemoryBlock& block = *parameters->memory(Storage::kWeights);
+  const internal::MemoryBlock& block = *parameters->memory(Storage::kWeights);
   ASSERT_GE(block.num_bytes(), 2 * 128);
   std::vector<BFloat16> weights(static_cast<size_t>(block.num_bytes() / 2));
-  ASSERT_THAT(world->CopyToHost(0, weights.data(), block.address(0), block.num_bytes()), IsOk());
+  ASSERT_THAT(internal::MachineOf(*world).CopyToHost(0, weights.data(), block.address(0), block.num_bytes()), IsOk());
   for (size_t i = 0; i < weights.size(); ++i) {
     EXPECT_EQ(weights[i].bits, i < 70 ? BFloat16(1000.0f + i).bits : 0) << i;
   }

@@ -30,7 +30,7 @@ TEST(StepRunnerTest, LeavesTheSameSumsHoweverItRuns) {
     REPRISE_ASSERT_OK_AND_ASSIGN(const std::shared_ptr<World> world, CreateHostWorld({.size = 2}));
     REPRISE_ASSERT_OK_AND_ASSIGN(const Plan plan, PlanTraining(classifier.model, 2, {.optimizer_states = 0}));
     REPRISE_ASSERT_OK_AND_ASSIGN(const std::unique_ptr<StepRunner> runner,
-                                 StepRunner::Create(world, plan, classifier.compute));
+                                 StepRunner::Create(internal::MachineOf(world), plan, classifier.compute));
     EXPECT_EQ(runner->plan(), plan);
     ASSERT_THAT(runner->Record(execution), IsOk());
     REPRISE_ASSERT_OK_AND_ASSIGN(const std::string sums, Accumulated(*runner, 1));

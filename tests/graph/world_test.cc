@@ -4,6 +4,8 @@
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
+#include "graph/machine.h"
+#include "reprise/core/status_macros.h"
 #include "reprise/graph/host_world.h"
 #include "tests/testing/sanitizers.h"
 #include "tests/testing/status_matchers.h"
@@ -19,14 +21,16 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 
 // One rank of several. Keeps what it would send, and gets `all`.
-class OneRank : public World {
+class OneRank : public internal::Machine {
  public:
   OneRank(int rank, int size) : ranks_({rank}), size_(size) {}
 
   int size() const override { return size_; }
   absl::Span<const int> local_ranks() const override { return ranks_; }
-  absl::StatusOr<std::shared_ptr<MemoryBlock>> Allocate(MemoryKind, int64_t) override { return Unused(); }
-  AutoTransports auto_transports() const override { return {}; }
+  absl::StatusOr<std::shared_ptr<internal::MemoryBlock>> Allocate(internal::MemoryKind, int64_t) override {
+    return Unused();
+  }
+  internal::AutoTransports auto_transports() const override { return {}; }
   absl::Status CopyToRank(int, void*, const void*, int64_t) override { return Unused(); }
   absl::Status CopyToHost(int, void*, const void*, int64_t) override { return Unused(); }
   absl::Status FillBytes(int, void*, uint8_t, int64_t) override { return Unused(); }
@@ -94,21 +98,31 @@ TEST(WorldTest, DifferentFingerprintsAreRefusedWithBothSides) {
   for (const absl::Status& status : results) EXPECT_EQ(status, results[0]);
   EXPECT_THAT(results[0],
               StatusIs(absl::StatusCode::kFailedPrecondition,
-                       AllOf(HasSubstr("planning"), HasSubstr("00000000000000010000000000000002 on ranks 0, 2 but "
-                                                              "00000000000000010000000000000003 on ranks 1, 3"))));
+                       AllOf(HasSubstr("planning: ranks disagree: second half of the fingerprint 0000000000000002 on "
+                                       "ranks 0, 2 but 0000000000000003 on ranks 1, 3"),
+                             Not(HasSubstr("first half")))));
+}
+
+TEST(WorldTest, AFailureInAnEarlierPhaseIsToldRatherThanThePhases) {
+  const std::vector<absl::Status> results =
+      Vote({{.phase = "recording"}, {.phase = "recording"}, {.phase = "warm-up", .status = absl::AbortedError("no")}});
+  EXPECT_THAT(results[0], StatusIs(absl::StatusCode::kFailedPrecondition,
+                                   HasSubstr("warm-up failed on rank 2 of 3: ABORTED: no; every rank stops here")));
+  EXPECT_EQ(results[1], results[0]);
 }
 
 TEST(WorldTest, DifferentPhasesAreRefusedWithBothSides) {
   const std::vector<absl::Status> results = Vote({{}, {.phase = "recording"}});
   EXPECT_THAT(results[1], StatusIs(absl::StatusCode::kFailedPrecondition,
-                                   HasSubstr("phase planning on rank 0 but recording on rank 1")));
+                                   HasSubstr("ranks disagree: planning on rank 0 but recording on rank 1")));
 }
 
 TEST(WorldTest, AnUnreadableVoteIsAnError) {
   OneRank world(0, 2);
   world.all = {"short", "short"};
   EXPECT_THAT(world.Agree("planning", absl::OkStatus(), {}),
-              StatusIs(absl::StatusCode::kInternal, HasSubstr("vote of rank 0 has 5 bytes")));
+              StatusIs(absl::StatusCode::kInternal,
+                       HasSubstr("rank 0 gave 5 bytes to an exchange that do not say what they are")));
 }
 
 TEST(WorldTest, AFailedExchangeIsReturned) {
@@ -130,6 +144,12 @@ TEST(WorldTest, SumRefusesBytesOfAnotherCall) {
   EXPECT_THAT(world.Sum({1.0}), StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("rank 1 gave 20 bytes")));
 }
 
+// A host world as sessions see it.
+absl::StatusOr<std::shared_ptr<internal::Machine>> NewHostMachine(const HostWorldOptions& options) {
+  REPRISE_ASSIGN_OR_RETURN(std::shared_ptr<World> world, CreateHostWorld(options));
+  return internal::MachineOf(std::move(world));
+}
+
 TEST(HostWorldTest, RefusesSizesOutOfRange) {
   for (const int size : {-1, 0, 1025}) {
     EXPECT_THAT(
@@ -143,7 +163,7 @@ TEST(HostWorldTest, RefusesSizesOutOfRange) {
 TEST(HostWorldTest, RefusesOrdersAndExecutionsThatAreNone) {
   EXPECT_THAT(CreateHostWorld({.order = static_cast<ReplayOrder>(9)}),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("HostWorldOptions::order is 9")));
-  REPRISE_ASSERT_OK_AND_ASSIGN(const std::shared_ptr<World> world, CreateHostWorld({}));
+  REPRISE_ASSERT_OK_AND_ASSIGN(const std::shared_ptr<internal::Machine> world, NewHostMachine({}));
   auto bindings = std::make_shared<Bindings>();
   Plan plan;
   plan.layout.world_size = 1;
@@ -156,8 +176,13 @@ TEST(HostWorldTest, RefusesOrdersAndExecutionsThatAreNone) {
                        HasSubstr("execution is 9, which does not exist; use graph or eager")));
 }
 
+TEST(HostWorldTest, RefusesANegativeNumberOfThreads) {
+  EXPECT_THAT(CreateHostWorld({.threads = -1}),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("the number of threads of host ranks is -1")));
+}
+
 TEST(HostWorldTest, DrivesAllRanks) {
-  REPRISE_ASSERT_OK_AND_ASSIGN(const std::shared_ptr<World> world, CreateHostWorld({.size = 3}));
+  REPRISE_ASSERT_OK_AND_ASSIGN(const std::shared_ptr<internal::Machine> world, NewHostMachine({.size = 3}));
   EXPECT_EQ(world->size(), 3);
   EXPECT_THAT(world->local_ranks(), ElementsAre(0, 1, 2));
   EXPECT_THAT(world->ExchangeBytes("letters", {"a", "", "c"}).value(), ElementsAre("a", "", "c"));
@@ -166,8 +191,9 @@ TEST(HostWorldTest, DrivesAllRanks) {
 }
 
 TEST(HostWorldTest, MemoryIsAlignedAndHoldsNaN) {
-  REPRISE_ASSERT_OK_AND_ASSIGN(const std::shared_ptr<World> world, CreateHostWorld({.size = 2}));
-  REPRISE_ASSERT_OK_AND_ASSIGN(const std::shared_ptr<MemoryBlock> block, world->Allocate(MemoryKind::kLocal, 100));
+  REPRISE_ASSERT_OK_AND_ASSIGN(const std::shared_ptr<internal::Machine> world, NewHostMachine({.size = 2}));
+  REPRISE_ASSERT_OK_AND_ASSIGN(const std::shared_ptr<internal::MemoryBlock> block,
+                               world->Allocate(internal::MemoryKind::kLocal, 100));
   EXPECT_EQ(block->num_bytes(), 100);
   EXPECT_NE(block->address(0), block->address(1));
   for (const int local : {-1, 2, 9}) EXPECT_EQ(block->address(local), nullptr);
@@ -178,18 +204,20 @@ TEST(HostWorldTest, MemoryIsAlignedAndHoldsNaN) {
 }
 
 TEST(HostWorldTest, RefusesMemoryThatThereIsNot) {
-  REPRISE_ASSERT_OK_AND_ASSIGN(const std::shared_ptr<World> world, CreateHostWorld({}));
-  EXPECT_EQ(world->Allocate(MemoryKind::kLocal, 0).value()->address(0), nullptr);
-  EXPECT_THAT(world->Allocate(MemoryKind::kLocal, -1), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("-1")));
+  REPRISE_ASSERT_OK_AND_ASSIGN(const std::shared_ptr<internal::Machine> world, NewHostMachine({}));
+  EXPECT_EQ(world->Allocate(internal::MemoryKind::kLocal, 0).value()->address(0), nullptr);
+  EXPECT_THAT(world->Allocate(internal::MemoryKind::kLocal, -1),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("-1")));
 #ifndef REPRISE_SANITIZED
-  EXPECT_THAT(world->Allocate(MemoryKind::kLocal, int64_t{1} << 60),
+  EXPECT_THAT(world->Allocate(internal::MemoryKind::kLocal, int64_t{1} << 60),
               StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr("1152921504606846976 bytes of rank 0")));
 #endif
 }
 
 TEST(HostWorldTest, CopiesBothWays) {
-  REPRISE_ASSERT_OK_AND_ASSIGN(const std::shared_ptr<World> world, CreateHostWorld({.size = 2}));
-  REPRISE_ASSERT_OK_AND_ASSIGN(const std::shared_ptr<MemoryBlock> block, world->Allocate(MemoryKind::kLocal, 4));
+  REPRISE_ASSERT_OK_AND_ASSIGN(const std::shared_ptr<internal::Machine> world, NewHostMachine({.size = 2}));
+  REPRISE_ASSERT_OK_AND_ASSIGN(const std::shared_ptr<internal::MemoryBlock> block,
+                               world->Allocate(internal::MemoryKind::kLocal, 4));
   ASSERT_THAT(world->FillBytes(1, block->address(1), 7, 4), IsOk());
   ASSERT_THAT(world->CopyToRank(1, block->address(1), "ab", 2), IsOk());
   char bytes[4];
@@ -201,8 +229,9 @@ TEST(HostWorldTest, CopiesBothWays) {
 }
 
 TEST(HostWorldTest, RefusesNullUnlessThereAreNoBytes) {
-  REPRISE_ASSERT_OK_AND_ASSIGN(const std::shared_ptr<World> world, CreateHostWorld({}));
-  REPRISE_ASSERT_OK_AND_ASSIGN(const std::shared_ptr<MemoryBlock> block, world->Allocate(MemoryKind::kLocal, 16));
+  REPRISE_ASSERT_OK_AND_ASSIGN(const std::shared_ptr<internal::Machine> world, NewHostMachine({}));
+  REPRISE_ASSERT_OK_AND_ASSIGN(const std::shared_ptr<internal::MemoryBlock> block,
+                               world->Allocate(internal::MemoryKind::kLocal, 16));
   char bytes[16] = {};
   const auto is_refused =
       StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("16 bytes at a null address on local rank 0 of 1"));
@@ -217,7 +246,7 @@ TEST(HostWorldTest, RefusesNullUnlessThereAreNoBytes) {
 }
 
 TEST(HostWorldTest, RefusesBindingsOfAnotherWorld) {
-  REPRISE_ASSERT_OK_AND_ASSIGN(const std::shared_ptr<World> world, CreateHostWorld({.size = 2}));
+  REPRISE_ASSERT_OK_AND_ASSIGN(const std::shared_ptr<internal::Machine> world, NewHostMachine({.size = 2}));
   EXPECT_THAT(world->NewRecorder(Execution::kGraph, nullptr), Not(IsOk()));
   auto bindings = std::make_shared<Bindings>();
   bindings->plan = std::make_shared<const Plan>();
@@ -228,7 +257,7 @@ TEST(HostWorldTest, RefusesBindingsOfAnotherWorld) {
 }
 
 TEST(HostWorldTest, RefusesBindingsWithoutAddresses) {
-  REPRISE_ASSERT_OK_AND_ASSIGN(const std::shared_ptr<World> world, CreateHostWorld({.size = 2}));
+  REPRISE_ASSERT_OK_AND_ASSIGN(const std::shared_ptr<internal::Machine> world, NewHostMachine({.size = 2}));
   Plan plan;
   plan.layout.world_size = 2;
   plan.buffers = {{.name = "b", .num_bytes = 16}, {.name = "empty"}};

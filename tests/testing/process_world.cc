@@ -228,11 +228,11 @@ class ProcessWorld : public ForwardingWorld {
     return process_->calls->Exchange(what, one_per_local_rank[0]);
   }
   absl::Status AgreeOn(absl::string_view what, const absl::Status& mine,
-                       absl::Span<const AgreedValue> values) override {
+                       absl::Span<const internal::AgreedValue> values) override {
     return process_->calls->AgreeOn(what, mine, values);
   }
   absl::StatusOr<int64_t> Announce(absl::string_view what, const absl::Status& mine,
-                                   absl::Span<const AgreedValue> values) override {
+                                   absl::Span<const internal::AgreedValue> values) override {
     return process_->calls->Announce(what, mine, values);
   }
   absl::Status Announced(int64_t ticket) override { return process_->calls->Announced(ticket); }

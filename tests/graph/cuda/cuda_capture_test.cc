@@ -169,7 +169,7 @@ TEST(CudaCallerTest, NothingRunsOnALaunchStreamThatTheCallerCaptures) {
 TEST(CudaCallerTest, AnotherStreamsCaptureIsLeftAsItWas) {
   cudaStream_t stream = nullptr;
   ASSERT_EQ(cudaStreamCreate(&stream), cudaSuccess);
-  REPRISE_ASSERT_OK_AND_ASSIGN(const std::shared_ptr<World> world, NewCudaWorld());
+  REPRISE_ASSERT_OK_AND_ASSIGN(const std::shared_ptr<internal::Machine> world, NewCudaWorld());
   const Classifier classifier = MakeClassifier(2, DType::kBFloat16);
   REPRISE_ASSERT_OK_AND_ASSIGN(const Plan plan, PlanTraining(classifier.model, world->size(), {}));
   REPRISE_ASSERT_OK_AND_ASSIGN(const std::unique_ptr<PlanRunner> runner,
@@ -177,7 +177,8 @@ TEST(CudaCallerTest, AnotherStreamsCaptureIsLeftAsItWas) {
   ASSERT_EQ(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), cudaSuccess);
   EXPECT_THAT(runner->RunStep(1, ClassifierInput), IsOk());
   EXPECT_THAT(world->Synchronize(), IsOk());
-  REPRISE_ASSERT_OK_AND_ASSIGN(const std::shared_ptr<MemoryBlock> block, world->Allocate(MemoryKind::kLocal, 1000));
+  REPRISE_ASSERT_OK_AND_ASSIGN(const std::shared_ptr<internal::MemoryBlock> block,
+                               world->Allocate(internal::MemoryKind::kLocal, 1000));
   cudaGraph_t graph = nullptr;
   EXPECT_EQ(cudaStreamEndCapture(stream, &graph), cudaSuccess);
   cudaGraphDestroy(graph);

@@ -22,8 +22,9 @@ constexpr CallId kCall(1);  // "c1"
 TEST(CudaContextTest, ARankOpensItsOwnDeviceAlone) {
   decltype(&cuDevicePrimaryCtxGetState) get_state = nullptr;
   ASSERT_THAT(REPRISE_LOAD_DRIVER_FUNCTION(cuDevicePrimaryCtxGetState, 7000, get_state), IsOk());
-  REPRISE_ASSERT_OK_AND_ASSIGN(const std::shared_ptr<World> world, NewCudaWorld());
-  REPRISE_ASSERT_OK_AND_ASSIGN(const std::shared_ptr<MemoryBlock> block, world->Allocate(MemoryKind::kLocal, 1024));
+  REPRISE_ASSERT_OK_AND_ASSIGN(const std::shared_ptr<internal::Machine> world, NewCudaWorld());
+  REPRISE_ASSERT_OK_AND_ASSIGN(const std::shared_ptr<internal::MemoryBlock> block,
+                               world->Allocate(internal::MemoryKind::kLocal, 1024));
   const int rank = world->local_ranks()[0];
   REPRISE_ASSERT_OK_AND_ASSIGN(const LaunchEnvironment launch, DetectLaunch());
   const int own = DeviceOf(launch, SharesDevice());
@@ -150,7 +151,7 @@ INSTANTIATE_TEST_SUITE_P(All, CudaLateRankTest, ::testing::Values(Transport::kNc
 
 TEST_P(CudaLateRankTest, ReturnsNoResultOfOneThatGaveUp) {
   REPRISE_ASSERT_OK_AND_ASSIGN(const LaunchEnvironment launch, DetectLaunch());
-  REPRISE_ASSERT_OK_AND_ASSIGN(const std::shared_ptr<World> world, NewCudaWorld({}, absl::Seconds(3)));
+  REPRISE_ASSERT_OK_AND_ASSIGN(const std::shared_ptr<internal::Machine> world, NewCudaWorld({}, absl::Seconds(3)));
   const Classifier classifier = MakeClassifier(2, DType::kFloat32);
   REPRISE_ASSERT_OK_AND_ASSIGN(const std::shared_ptr<ShardedParameters> parameters,
                                ShardedParameters::Create(world, classifier.model));
@@ -215,7 +216,7 @@ INSTANTIATE_TEST_SUITE_P(All, CudaTransportErrorsTest,
 TEST_P(CudaTransportErrorsTest, ARankThatNeverReplaysIsReportedAtTheDeadline) {
   REPRISE_ASSERT_OK_AND_ASSIGN(const LaunchEnvironment launch, DetectLaunch());
   const std::string& tuning_file = GetParam().tuning_file;
-  REPRISE_ASSERT_OK_AND_ASSIGN(std::shared_ptr<World> world,
+  REPRISE_ASSERT_OK_AND_ASSIGN(std::shared_ptr<internal::Machine> world,
                                NewCudaWorld({.tuning_file = tuning_file}, absl::Seconds(5)));
   std::remove(tuning_file.c_str());
   const Classifier classifier = MakeClassifier(2, DType::kBFloat16);

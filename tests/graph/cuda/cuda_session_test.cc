@@ -331,7 +331,7 @@ TEST(CudaSessionTest, TheCallersCommunicatorIsSplitAndLeftAlone) {
   ASSERT_EQ(cudaSetDevice(DeviceOf(launch, SharesDevice())), cudaSuccess);
   ncclComm_t parent = nullptr;
   {
-    REPRISE_ASSERT_OK_AND_ASSIGN(const std::shared_ptr<World> world, NewCudaWorld());
+    REPRISE_ASSERT_OK_AND_ASSIGN(const std::shared_ptr<internal::Machine> world, NewCudaWorld());
     ncclUniqueId id = {};
     if (launch.rank == 0) {
       ASSERT_EQ(ncclGetUniqueId(&id), ncclSuccess);
@@ -376,13 +376,14 @@ TEST(CudaSessionTest, GraphsHoldNoEventsOrHostFunctions) {
 TEST_P(CudaTransportTest, EverythingMayBeDestroyedInAnyOrder) {
   std::vector<int> order = {0, 1, 2, 3};
   do {
-    REPRISE_ASSERT_OK_AND_ASSIGN(std::shared_ptr<World> world, NewCudaWorld());
+    REPRISE_ASSERT_OK_AND_ASSIGN(std::shared_ptr<internal::Machine> world, NewCudaWorld());
     const Classifier classifier = MakeClassifier(2, DType::kFloat32);
     REPRISE_ASSERT_OK_AND_ASSIGN(std::shared_ptr<ShardedParameters> parameters, NewParameters(world, classifier));
     REPRISE_ASSERT_OK_AND_ASSIGN(
         std::unique_ptr<TrainSession> session,
         TrainSession::Create(parameters, classifier.model, classifier.compute, Options(Execution::kGraph, GetParam())));
-    REPRISE_ASSERT_OK_AND_ASSIGN(std::shared_ptr<MemoryBlock> block, world->Allocate(MemoryKind::kCommunicating, 4096));
+    REPRISE_ASSERT_OK_AND_ASSIGN(std::shared_ptr<internal::MemoryBlock> block,
+                                 world->Allocate(internal::MemoryKind::kCommunicating, 4096));
     ASSERT_THAT(session->BeginStep({.learning_rate = 0.1f, .microbatches = kMicrobatches}), IsOk());
     ASSERT_THAT(RunMicrobatches(*session, classifier, *world, 0), IsOk());  // still running when the first goes
     for (const int what : order) {

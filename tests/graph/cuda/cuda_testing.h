@@ -3,9 +3,11 @@
 #define REPRISE_TESTS_GRAPH_CUDA_CUDA_TESTING_H_
 
 #include <memory>
+#include <utility>
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "graph/machine.h"
 #include "reprise/core/status_macros.h"
 #include "reprise/graph/cuda_world.h"
 #include "reprise/graph/launch_environment.h"
@@ -16,12 +18,13 @@ namespace reprise::testing {
 // Short, so that a test of a missing rank does not take long, and long enough for NCCL to start.
 inline constexpr absl::Duration kTestDeadline = absl::Seconds(40);
 
-inline absl::StatusOr<std::shared_ptr<World>> NewCudaWorld(CudaWorldOptions options = {},
-                                                           absl::Duration deadline = kTestDeadline) {
+inline absl::StatusOr<std::shared_ptr<internal::Machine>> NewCudaWorld(CudaWorldOptions options = {},
+                                                                       absl::Duration deadline = kTestDeadline) {
   options.deadline = deadline;
   options.share_device = SharesDevice();
   REPRISE_ASSIGN_OR_RETURN(const LaunchEnvironment launch, DetectLaunch());
-  return CreateCudaWorld(launch, options);
+  REPRISE_ASSIGN_OR_RETURN(std::shared_ptr<World> world, CreateCudaWorld(launch, options));
+  return internal::MachineOf(std::move(world));
 }
 
 }  // namespace reprise::testing

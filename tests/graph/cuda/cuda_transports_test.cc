@@ -24,7 +24,7 @@ class CudaTransportsTest : public ::testing::Test {
  protected:
   CudaTransportsTest() { std::remove(path_.c_str()); }
   ~CudaTransportsTest() override { std::remove(path_.c_str()); }
-  absl::StatusOr<std::shared_ptr<World>> NewWorld() const { return NewCudaWorld({.tuning_file = path_}); }
+  absl::StatusOr<std::shared_ptr<internal::Machine>> NewWorld() const { return NewCudaWorld({.tuning_file = path_}); }
   std::string Contents() const {
     std::ifstream file(path_);
     return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
@@ -72,8 +72,8 @@ TEST_F(CudaTransportsTest, AreMeasuredOnceAndTheSameOnEveryRank) {
   std::string measured;
   int64_t measuring = 0;
   {
-    REPRISE_ASSERT_OK_AND_ASSIGN(const std::shared_ptr<World> world, NewWorld());
-    const AutoTransports transports = world->auto_transports();
+    REPRISE_ASSERT_OK_AND_ASSIGN(const std::shared_ptr<internal::Machine> world, NewWorld());
+    const internal::AutoTransports transports = world->auto_transports();
     EXPECT_EQ(transports.reason, absl::StrCat("measured, and kept in ", path_));
     measured = ToText(transports.choices);
     EXPECT_NE(measured, "");
@@ -92,7 +92,7 @@ TEST_F(CudaTransportsTest, AreMeasuredOnceAndTheSameOnEveryRank) {
     measuring = world->memory().communication;
   }
   const std::string contents = Contents();
-  REPRISE_ASSERT_OK_AND_ASSIGN(const std::shared_ptr<World> world, NewWorld());
+  REPRISE_ASSERT_OK_AND_ASSIGN(const std::shared_ptr<internal::Machine> world, NewWorld());
   EXPECT_EQ(world->auto_transports().reason, absl::StrCat("kept in ", path_));
   EXPECT_EQ(ToText(world->auto_transports().choices), measured);
   EXPECT_EQ(Contents(), contents);
@@ -106,7 +106,7 @@ TEST_F(CudaTransportsTest, OfTheFileAreWhatSessionsUse) {
   ASSERT_THAT(NewWorld(), IsOk());
   for (const char* text : {"copy_engine", "symmetric", "symmetric,5000:copy_engine", "nccl,7000:copy_engine", "nccl"}) {
     Replace(text);
-    REPRISE_ASSERT_OK_AND_ASSIGN(const std::shared_ptr<World> world, NewWorld());
+    REPRISE_ASSERT_OK_AND_ASSIGN(const std::shared_ptr<internal::Machine> world, NewWorld());
     REPRISE_ASSERT_OK_AND_ASSIGN(const Session by_file, RunSession(world, {}));
     EXPECT_THAT(by_file.reason, HasSubstr("kept in ")) << text;
     REPRISE_ASSERT_OK_AND_ASSIGN(const std::vector<TransportChoice> choices, TransportChoicesFromText(text));
@@ -138,7 +138,7 @@ TEST_F(CudaTransportsTest, OfTheFileThatAreNoneAreRefusedByTheirPlace) {
 }
 
 TEST(CudaAutoTransportsTest, AreTheDefaultWithoutATuningFile) {
-  REPRISE_ASSERT_OK_AND_ASSIGN(const std::shared_ptr<World> world, NewCudaWorld());
+  REPRISE_ASSERT_OK_AND_ASSIGN(const std::shared_ptr<internal::Machine> world, NewCudaWorld());
   REPRISE_ASSERT_OK_AND_ASSIGN(const Session session, RunSession(world, {}));
   EXPECT_EQ(session.options.transports, EveryUnit(Transport::kNccl));
   EXPECT_EQ(session.reason, "no CudaWorldOptions::tuning_file");

@@ -43,7 +43,7 @@ class CudaWindowsTest : public ::testing::TestWithParam<Transport> {
     return sharded;
   }
 
-  std::shared_ptr<World> world_;
+  std::shared_ptr<internal::Machine> world_;
 };
 
 INSTANTIATE_TEST_SUITE_P(All, CudaWindowsTest, ::testing::Values(Transport::kCopyEngine, Transport::kSymmetric),

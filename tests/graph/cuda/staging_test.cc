@@ -35,7 +35,7 @@ class StagingTest : public ::testing::Test {
     REPRISE_ASSERT_OK_AND_ASSIGN(const Plan plan, PlanTraining(classifier.model, world_->size(), {}));
     first_ = plan.first;
     REPRISE_ASSERT_OK_AND_ASSIGN(runner_, PlanRunner::Create(world_, plan, classifier.compute, ClassifierParameter));
-    REPRISE_ASSERT_OK_AND_ASSIGN(memory_, world_->Allocate(MemoryKind::kLocal, sizeof(int32_t)));
+    REPRISE_ASSERT_OK_AND_ASSIGN(memory_, world_->Allocate(internal::MemoryKind::kLocal, sizeof(int32_t)));
     ASSERT_THAT(world_->FillBytes(0, memory_->address(0), 0, sizeof(int32_t)), IsOk());
     ASSERT_THAT(world_->Synchronize(), IsOk());
     ASSERT_EQ(cudaMemset(passed_, 0, sizeof(int)), cudaSuccess);
@@ -67,9 +67,9 @@ class StagingTest : public ::testing::Test {
     return true;
   }
 
-  std::shared_ptr<World> world_;
+  std::shared_ptr<internal::Machine> world_;
   std::unique_ptr<PlanRunner> runner_;
-  std::shared_ptr<MemoryBlock> memory_;
+  std::shared_ptr<internal::MemoryBlock> memory_;
   int first_ = 0;
   volatile int* opened_ = nullptr;  // how many replays may pass the gate
   int* passed_ = nullptr;           // on the device: how many did

@@ -58,7 +58,7 @@ class OverlapTest : public ::testing::Test {
   // Replays the plan's first graph kReplays times and once before, when ranks may start apart.
   absl::StatusOr<Timeline> Profile(const Plan& plan, Execution execution) {
     REPRISE_ASSIGN_OR_RETURN(const std::unique_ptr<internal::StepRunner> runner,
-                             internal::StepRunner::Create(world_, plan, workload_.compute));
+                             internal::StepRunner::Create(internal::MachineOf(world_), plan, workload_.compute));
     REPRISE_RETURN_IF_ERROR(runner->Record(execution));
     REPRISE_RETURN_IF_ERROR(world_->StartProfile(plan));
     for (int replay = 0; replay <= kReplays; ++replay) {

@@ -23,8 +23,9 @@ ChainSpec SmallUnits() {
 }
 
 // Persistent shards of every local rank, with their padding.
-absl::StatusOr<std::vector<float>> Masters(World& world, const ShardedParameters& parameters, Storage storage) {
-  const std::shared_ptr<MemoryBlock> block = parameters.memory(storage);
+absl::StatusOr<std::vector<float>> Masters(internal::Machine& world, const ShardedParameters& parameters,
+                                           Storage storage) {
+  const std::shared_ptr<internal::MemoryBlock> block = parameters.memory(storage);
   std::vector<float> all;
   for (int local = 0; local < static_cast<int>(world.local_ranks().size()); ++local) {
     std::vector<float> values(static_cast<size_t>(block->num_bytes()) / sizeof(float));

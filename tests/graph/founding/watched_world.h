@@ -18,16 +18,17 @@ class WatchedWorld : public ForwardingWorld {
   // Of each local rank, in blocks that were not freed.
   int64_t live_bytes() const {
     int64_t bytes = 0;
-    for (const std::weak_ptr<MemoryBlock>& weak : blocks_) {
-      if (const std::shared_ptr<MemoryBlock> block = weak.lock()) bytes += block->num_bytes();
+    for (const std::weak_ptr<internal::MemoryBlock>& weak : blocks_) {
+      if (const std::shared_ptr<internal::MemoryBlock> block = weak.lock()) bytes += block->num_bytes();
     }
     return bytes;
   }
 
-  absl::StatusOr<std::shared_ptr<MemoryBlock>> Allocate(MemoryKind kind, int64_t num_bytes) override {
-    REPRISE_ASSIGN_OR_RETURN(std::shared_ptr<MemoryBlock> block, ForwardingWorld::Allocate(kind, num_bytes));
+  absl::StatusOr<std::shared_ptr<internal::MemoryBlock>> Allocate(internal::MemoryKind kind,
+                                                                  int64_t num_bytes) override {
+    REPRISE_ASSIGN_OR_RETURN(std::shared_ptr<internal::MemoryBlock> block, ForwardingWorld::Allocate(kind, num_bytes));
     blocks_.push_back(block);
-    if (kind == MemoryKind::kHostVisible) return block;  // no tensor lies there
+    if (kind == internal::MemoryKind::kHostVisible) return block;  // no tensor lies there
     for (int local = 0; local < static_cast<int>(local_ranks().size()); ++local) {
       REPRISE_RETURN_IF_ERROR(FillBytes(local, block->address(local), 0xFF, num_bytes));
     }
@@ -35,7 +36,7 @@ class WatchedWorld : public ForwardingWorld {
   }
 
  private:
-  std::vector<std::weak_ptr<MemoryBlock>> blocks_;
+  std::vector<std::weak_ptr<internal::MemoryBlock>> blocks_;
 };
 
 }  // namespace reprise::testing

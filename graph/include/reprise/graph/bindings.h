@@ -12,9 +12,9 @@
 
 namespace reprise {
 
-class MemoryBlock;
 namespace internal {
 class FirstNonFinite;
+class MemoryBlock;
 class WriteDigests;
 }  // namespace internal
 
@@ -49,7 +49,7 @@ struct Bindings {
   std::shared_ptr<internal::FirstNonFinite> non_finite = nullptr;
   std::vector<int> ranks = {};  // World::local_ranks()
   std::vector<std::vector<std::byte*>> addresses = {};
-  std::vector<std::shared_ptr<MemoryBlock>> memory = {};  // kept alive
+  std::vector<std::shared_ptr<internal::MemoryBlock>> memory = {};  // kept alive
 
   // `local` is an index into `ranks`, and the use is of `plan`.
   std::byte* address(int local, const BufferUse& use) const {

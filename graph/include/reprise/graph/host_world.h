@@ -23,10 +23,15 @@ struct HostWorldOptions {
   int size = 1;  // ranks, 1 to 1024
   ReplayOrder order = ReplayOrder::kIssue;
   uint64_t seed = 0;  // of kAdversarial; each replay continues the sequence
+  // The most that a replay uses, the calling one among them (each thread of kThreads for what it runs). The others are
+  // of a pool that all worlds of the process share, which has one for each core and at most 16. 0: all there are. No
+  // result depends on it.
+  int threads = 0;
 };
 
-// InvalidArgument for a size or an order out of range. Memory is filled with 0xFF bytes (NaN) when allocated. Replay
-// returns when it is done; if no command can run, FailedPrecondition lists each blocked command and what it waits for.
+// InvalidArgument for a size, an order or a number of threads out of range. Memory is filled with 0xFF bytes (NaN) when
+// allocated. Replay returns when it is done; if no command can run, FailedPrecondition lists each blocked command and
+// what it waits for.
 absl::StatusOr<std::shared_ptr<World>> CreateHostWorld(const HostWorldOptions& options);
 
 }  // namespace reprise

@@ -17,6 +17,9 @@
 #include "reprise/graph/world.h"
 
 namespace reprise {
+namespace internal {
+class MemoryBlock;
+}
 
 // Each rank holds its part of the master weights, and of the weights in the dtype that compute reads where the two
 // differ. Padding is zero. A parameter has no values until Initialize or Write sets them; until then Read, steps and
@@ -47,7 +50,7 @@ class ShardedParameters {
   // Grows with every change of any parameter; weights gathered from an older version are never used.
   int64_t version() const { return version_.load(std::memory_order_relaxed); }  // from any thread
 
-  const std::shared_ptr<World>& world() const { return world_; }
+  std::shared_ptr<World> world() const;
   const Model& model() const { return model_; }
   DType master() const { return master_; }
   // Which of the ShardedParameters that were made in this world, from 1: calls of ranks that use different ones are
@@ -56,7 +59,8 @@ class ShardedParameters {
 
   // For sessions. Storage is kWeights or kMasters of a plan on an equal list of units and parameters, whose buffers
   // have the same offsets in every such plan; null for any other.
-  std::shared_ptr<MemoryBlock> memory(Storage storage) const;
+  std::shared_ptr<internal::MemoryBlock> memory(Storage storage) const;
+  internal::Machine& machine() const { return *world_; }
   // InvalidArgument, naming the first difference, if the model's units and parameters are not these.
   absl::Status CheckSameParameters(const Model& model) const;
   // FailedPrecondition, beginning with `what`, names the first parameter that was never set.
@@ -76,7 +80,7 @@ class ShardedParameters {
   absl::Status CheckNoStep(absl::string_view what) const;
   std::byte* address(BufferId buffer, int local) const;
 
-  std::shared_ptr<World> world_;
+  std::shared_ptr<internal::Machine> world_;
   Model model_;
   ModelLayout layout_;
   DType master_ = DType::kFloat32;
@@ -86,7 +90,7 @@ class ShardedParameters {
   std::vector<std::weak_ptr<const int64_t>> open_steps_;
   std::vector<Buffer> buffers_;
   std::vector<UnitBuffers> unit_buffers_;
-  std::shared_ptr<MemoryBlock> weights_, masters_;
+  std::shared_ptr<internal::MemoryBlock> weights_, masters_;
 };
 
 // Normally distributed values, a function of seed, parameter name and element alone, so that every world size starts

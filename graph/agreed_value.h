@@ -1,4 +1,4 @@
-// A value that must be the same on all ranks, see World::Announce.
+// A value that must be the same on all ranks, see Machine::Announce.
 #ifndef REPRISE_GRAPH_AGREED_VALUE_H_
 #define REPRISE_GRAPH_AGREED_VALUE_H_
 
@@ -7,7 +7,7 @@
 
 #include "absl/strings/string_view.h"
 
-namespace reprise {
+namespace reprise::internal {
 
 struct AgreedValue {
   enum class Kind : uint8_t { kInteger, kReal, kHash };
@@ -33,6 +33,6 @@ struct AgreedValue {
   }
 };
 
-}  // namespace reprise
+}  // namespace reprise::internal
 
 #endif  // REPRISE_GRAPH_AGREED_VALUE_H_
