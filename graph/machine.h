@@ -15,12 +15,13 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
-#include "graph/agreed_value.h"
+#include "graph/comm/collective_call.h"
 #include "reprise/graph/recorder.h"
 #include "reprise/graph/world.h"
 
 namespace reprise::internal {
 
+class Bootstrap;
 class InUse;
 
 // kCommunicating memory can be the source and target of collectives; kHostVisible can be read by the host while a
@@ -50,8 +51,10 @@ struct AutoTransports {
 
 class Machine : public World {
  public:
-  Machine();
+  // `ranks` reaches those of other processes; null if there are none.
+  explicit Machine(std::shared_ptr<Bootstrap> ranks = nullptr);
   ~Machine() override;
+  const std::shared_ptr<Bootstrap>& ranks() const { return ranks_; }
 
   // ResourceExhausted, with the bytes asked for, if there is no room.
   virtual absl::StatusOr<std::shared_ptr<MemoryBlock>> Allocate(MemoryKind kind, int64_t num_bytes) = 0;
@@ -78,35 +81,34 @@ class Machine : public World {
   // `what` says what these are, as `Read of parameter "w"`: for messages, and to tell this call from others. A second
   // line is for messages only.
   virtual absl::StatusOr<std::vector<std::string>> ExchangeBytes(absl::string_view what,
-                                                                 absl::Span<const std::string> one_per_local_rank) = 0;
+                                                                 absl::Span<const std::string> one_per_local_rank);
 
   // ---- values that must be equal ----
   // Where all ranks are local they are, and none of these does anything.
   bool is_all_local() const { return static_cast<int>(local_ranks().size()) == size(); }
   // (c) OK if `mine` is OK and the values are equal on all ranks. Otherwise all get the same FailedPrecondition with
   // what differs, on which ranks; a rank whose own status is an error gets that.
-  virtual absl::Status AgreeOn(absl::string_view what, const absl::Status& mine, absl::Span<const AgreedValue> values);
+  absl::Status AgreeOn(absl::string_view what, const absl::Status& mine, absl::Span<const AgreedValue> values);
   // (c) The same, but does not wait: what AgreeOn would return is returned by Announced, with what this returned. One
   // may be open at a time; the next collective call waits for it.
-  virtual absl::StatusOr<int64_t> Announce(absl::string_view, const absl::Status& mine, absl::Span<const AgreedValue>) {
-    return mine.ok() ? absl::StatusOr<int64_t>(0) : mine;
-  }
-  virtual absl::Status Announced(int64_t) { return absl::OkStatus(); }
+  absl::StatusOr<int64_t> Announce(absl::string_view what, const absl::Status& mine,
+                                   absl::Span<const AgreedValue> values);
+  absl::Status Announced(int64_t ticket);
   // Does not wait. Lets announcements get on, which on some rank only happens in calls; the error of Announced if it is
   // known already, and that what this rank launched would find no counterpart.
-  virtual absl::Status Progress(int64_t) { return absl::OkStatus(); }
+  absl::Status Progress(int64_t ticket);
   // (c) Before each launch of a schedule; costs no message. `key` is the same on all ranks, and another one for other
   // launches; so is the name, for messages. An error if nothing can be launched any more.
-  virtual absl::Status NoteLaunch(uint64_t, absl::string_view) { return absl::OkStatus(); }
+  virtual absl::Status NoteLaunch(uint64_t key, absl::string_view name);
   // Calls that were compared so far; the same on all ranks.
-  virtual int64_t num_exchanges() const { return 0; }
+  virtual int64_t num_exchanges() const;
 
   // (c) Vote before anything blocks: OK if every rank's status is OK and all fingerprints are equal. Otherwise every
   // rank gets the same FailedPrecondition that names the phase, the ranks and both sides; a rank whose own status is
   // an error gets that.
   absl::Status Agree(absl::string_view phase, const absl::Status& mine, const Fingerprint& fingerprint);
   // Called by Agree before a vote that is an error: ranks whose devices wait for this one in vain may be told at once.
-  virtual void TellFailure(const absl::Status&) {}
+  void TellFailure(const absl::Status& status);
 
   // Recorder for schedules of `bindings->plan`, which Verify must accept. (c) unless all units of the plan use
   // kNccl, for which nothing is made ready. Unavailable if the world has no such execution or transport,
@@ -144,6 +146,7 @@ class Machine : public World {
   virtual absl::StatusOr<LocalProfile> EndProfile();
   // The timeline of all, which starts at 0.
   static Timeline Join(std::vector<LocalProfile> profiles);
+  const std::shared_ptr<Bootstrap> ranks_;
   const std::unique_ptr<InUse> in_use_;
 };
 

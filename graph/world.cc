@@ -12,7 +12,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "graph/agree_on_plan.h"
-#include "graph/comm/collective_call.h"
+#include "graph/comm/bootstrap.h"
 #include "graph/in_use.h"
 #include "graph/recording_protocol.h"
 #include "reprise/core/status_macros.h"
@@ -41,7 +41,7 @@ absl::Status InUse::Refuse(const char* call) const {
       "whole step or evaluation"));
 }
 
-Machine::Machine() : in_use_(std::make_unique<InUse>()) {}
+Machine::Machine(std::shared_ptr<Bootstrap> ranks) : ranks_(std::move(ranks)), in_use_(std::make_unique<InUse>()) {}
 Machine::~Machine() = default;
 
 MemoryKind MemoryKindOf(Storage storage) {
@@ -61,9 +61,35 @@ MemoryKind MemoryKindOf(Storage storage) {
   return MemoryKind::kLocal;
 }
 
+absl::StatusOr<std::vector<std::string>> Machine::ExchangeBytes(absl::string_view what,
+                                                                absl::Span<const std::string> one_per_local_rank) {
+  if (one_per_local_rank.size() != local_ranks().size()) {
+    return absl::InvalidArgumentError(absl::StrCat(one_per_local_rank.size(), " ranks give bytes, but ",
+                                                   local_ranks().size(), " are local; give one string for each"));
+  }
+  if (ranks_ != nullptr) return ranks_->Exchange(what, one_per_local_rank[0]);
+  return std::vector<std::string>(one_per_local_rank.begin(), one_per_local_rank.end());
+}
 absl::Status Machine::AgreeOn(absl::string_view what, const absl::Status& mine, absl::Span<const AgreedValue> values) {
-  REPRISE_ASSIGN_OR_RETURN(const int64_t ticket, Announce(what, mine, values));
-  return Announced(ticket);
+  return ranks_ == nullptr ? mine : ranks_->AgreeOn(what, mine, values);
+}
+absl::StatusOr<int64_t> Machine::Announce(absl::string_view what, const absl::Status& mine,
+                                          absl::Span<const AgreedValue> values) {
+  if (ranks_ != nullptr) return ranks_->Announce(what, mine, values);
+  return mine.ok() ? absl::StatusOr<int64_t>(0) : mine;
+}
+absl::Status Machine::Announced(int64_t ticket) {
+  return ranks_ == nullptr ? absl::OkStatus() : ranks_->Announced(ticket);
+}
+absl::Status Machine::Progress(int64_t ticket) {
+  return ranks_ == nullptr ? absl::OkStatus() : ranks_->Progress(ticket);
+}
+absl::Status Machine::NoteLaunch(uint64_t key, absl::string_view name) {
+  return ranks_ == nullptr ? absl::OkStatus() : ranks_->NoteLaunch(key, name);
+}
+int64_t Machine::num_exchanges() const { return ranks_ == nullptr ? 0 : ranks_->num_exchanges(); }
+void Machine::TellFailure(const absl::Status& status) {
+  if (ranks_ != nullptr) ranks_->TellFailure(status);
 }
 
 absl::Status Machine::Agree(absl::string_view phase, const absl::Status& mine, const Fingerprint& fingerprint) {

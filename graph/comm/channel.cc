@@ -21,20 +21,6 @@ constexpr size_t kMostSent = size_t{1} << 20;  // at once
 constexpr absl::Duration kLookAgain = absl::Microseconds(100);
 constexpr absl::Duration kTellTime = absl::Seconds(1);
 
-bool IsKind(uint32_t kind) {
-  switch (static_cast<MessageKind>(kind)) {
-    case MessageKind::kBegin:
-    case MessageKind::kData:
-    case MessageKind::kAbort:
-    case MessageKind::kFailed:
-    case MessageKind::kBroken:
-    case MessageKind::kAgreed:
-    case MessageKind::kAsk:
-      return true;
-  }
-  return false;
-}
-
 class SocketConnection : public Connection {
  public:
   explicit SocketConnection(FileDescriptor socket) : socket_(std::move(socket)) {}
@@ -104,7 +90,7 @@ absl::StatusOr<std::optional<Message>> Channel::Read(uint64_t max_bytes) {
     }
     if (received_header_.has_value()) {
       const auto [kind, reserved, num_bytes] = *received_header_;
-      if (!IsKind(kind) || num_bytes > max_bytes) {
+      if (NameOf(static_cast<MessageKind>(kind)).empty() || num_bytes > max_bytes) {
         return absl::InternalError(absl::StrCat("sent bytes that are no message (kind ", kind, ", ", num_bytes,
                                                 " bytes, at most ", max_bytes, " are allowed)"));
       }
@@ -146,7 +132,7 @@ std::string NameOf(MessageKind kind) {
     case MessageKind::kAsk:
       return "a question";
   }
-  return "an unknown message";
+  return "";
 }
 
 std::string EncodeStatus(const absl::Status& status) {

@@ -73,7 +73,7 @@ class Channel {
 // Waits until a channel of `channels`, each with what poll is to look for, may be ready; false once the deadline passed.
 bool Await(std::vector<pollfd>& channels, const Deadline& deadline);
 
-// For messages: "a begin message".
+// For messages: "a begin message". Empty for what is no kind.
 std::string NameOf(MessageKind kind);
 
 // The payload of a kAbort message, and back.

@@ -3,6 +3,7 @@
 #ifndef REPRISE_GRAPH_COMM_COLLECTIVE_CALL_H_
 #define REPRISE_GRAPH_COMM_COLLECTIVE_CALL_H_
 
+#include <bit>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -11,7 +12,6 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
-#include "graph/agreed_value.h"
 
 namespace reprise::internal {
 
@@ -41,6 +41,31 @@ bool SameLaunches(absl::Span<const CallPart> by_rank);
 // OK if all ranks make the same call after the same launches; otherwise FailedPrecondition, the same on every rank,
 // with the calls of all.
 absl::Status CheckSameCall(absl::Span<const CallPart> by_rank);
+
+// A value that must be the same on all ranks.
+struct AgreedValue {
+  enum class Kind : uint8_t { kInteger, kReal, kHash };
+
+  static AgreedValue Integer(absl::string_view name, int64_t value) {
+    return {name, Kind::kInteger, static_cast<uint64_t>(value)};
+  }
+  static AgreedValue Real(absl::string_view name, double value) {
+    return {name, Kind::kReal, std::bit_cast<uint64_t>(value)};
+  }
+  static AgreedValue Hash(absl::string_view name, uint64_t value) { return {name, Kind::kHash, value}; }
+
+  absl::string_view name;  // for people; must outlive the announcement, so that a literal is best
+  Kind kind = Kind::kInteger;
+  uint64_t bits = 0;  // compared bit by bit
+  // Ranks of which this differs launch different things: they do not go on until Announced says so.
+  bool decides_launches = false;
+
+  AgreedValue DecidingLaunches() const {
+    AgreedValue deciding = *this;
+    deciding.decides_launches = true;
+    return deciding;
+  }
+};
 
 // The bytes of an announcement: how this rank fares, and values.
 std::string EncodeValues(const absl::Status& mine, absl::Span<const AgreedValue> values);

@@ -24,7 +24,6 @@
 namespace reprise {
 namespace {
 
-using internal::AgreedValue;
 using internal::AutoTransports;
 using internal::Bootstrap;
 using internal::CallerState;
@@ -37,7 +36,9 @@ using kernels::CudaStatus;
 class CudaWorld : public internal::Machine {
  public:
   CudaWorld(std::shared_ptr<Bootstrap> bootstrap, std::string tuning_file)
-      : bootstrap_(std::move(bootstrap)), tuning_file_(std::move(tuning_file)) {
+      : Machine(bootstrap->size() > 1 ? bootstrap : nullptr),
+        bootstrap_(std::move(bootstrap)),
+        tuning_file_(std::move(tuning_file)) {
     ranks_.push_back(bootstrap_->rank());
   }
 
@@ -91,30 +92,6 @@ class CudaWorld : public internal::Machine {
     return rank_->Wait();
   }
   absl::Status CheckResults() override { return rank_->CheckResults(); }
-
-  absl::StatusOr<std::vector<std::string>> ExchangeBytes(absl::string_view what,
-                                                         absl::Span<const std::string> one_per_local_rank) override {
-    if (one_per_local_rank.size() != 1) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(one_per_local_rank.size(), " ranks give bytes, but one is local; give one string"));
-    }
-    return bootstrap_->Exchange(what, one_per_local_rank[0]);
-  }
-  absl::Status AgreeOn(absl::string_view what, const absl::Status& mine,
-                       absl::Span<const AgreedValue> values) override {
-    return is_all_local() ? mine : bootstrap_->AgreeOn(what, mine, values);
-  }
-  absl::StatusOr<int64_t> Announce(absl::string_view what, const absl::Status& mine,
-                                   absl::Span<const AgreedValue> values) override {
-    if (is_all_local()) return Machine::Announce(what, mine, values);
-    return bootstrap_->Announce(what, mine, values);
-  }
-  absl::Status Announced(int64_t ticket) override { return bootstrap_->Announced(ticket); }
-  absl::Status Progress(int64_t ticket) override { return bootstrap_->Progress(ticket); }
-  absl::Status NoteLaunch(uint64_t key, absl::string_view what) override { return bootstrap_->NoteLaunch(key, what); }
-  int64_t num_exchanges() const override { return bootstrap_->num_exchanges(); }
-
-  void TellFailure(const absl::Status& status) override { bootstrap_->TellFailure(status); }
 
   absl::StatusOr<std::unique_ptr<Recorder>> NewRecorder(Execution execution,
                                                         std::shared_ptr<const Bindings> bindings) override {

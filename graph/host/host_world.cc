@@ -88,15 +88,6 @@ class HostWorld : public internal::Machine {
     return absl::OkStatus();
   }
 
-  absl::StatusOr<std::vector<std::string>> ExchangeBytes(absl::string_view,
-                                                         absl::Span<const std::string> one_per_local_rank) override {
-    if (one_per_local_rank.size() != ranks_.size()) {
-      return absl::InvalidArgumentError(absl::StrCat(one_per_local_rank.size(), " ranks give bytes, but ",
-                                                     ranks_.size(), " are local; give one string for each"));
-    }
-    return std::vector<std::string>(one_per_local_rank.begin(), one_per_local_rank.end());
-  }
-
   absl::StatusOr<std::unique_ptr<Recorder>> NewRecorder(Execution execution,
                                                         std::shared_ptr<const Bindings> bindings) override {
     REPRISE_RETURN_IF_ERROR(CheckRecordable(execution, bindings.get()));

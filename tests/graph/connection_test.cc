@@ -86,6 +86,12 @@ TEST(ConnectionTest, RanksMeetNowhereElse) {
               Each(IsOk()));
 }
 
+TEST(ConnectionTest, AreNamedInTheLog) {
+  const TestJob job = {.meeting = Meeting::kByMemory};
+  EXPECT_THAT(ToString(job.Rank(1)),
+              HasSubstr("rank 1 of 2 (local rank 1 of 2), rendezvous by the program's own connections"));
+}
+
 TEST(ConnectionTest, OnlyRank0AndTheOthersConnect) {
   const TestJob job = {.meeting = Meeting::kByMemory, .size = 4};
   std::vector<std::vector<int>> asked(4);

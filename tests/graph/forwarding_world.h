@@ -13,7 +13,11 @@ namespace reprise::testing {
 
 class ForwardingWorld : public internal::Machine {
  public:
-  explicit ForwardingWorld(std::shared_ptr<World> inner) : inner_(internal::MachineOf(std::move(inner))) {}
+  explicit ForwardingWorld(const std::shared_ptr<World>& inner)
+      : ForwardingWorld(inner, internal::MachineOf(*inner).ranks()) {}
+  // Reaches other ranks by `ranks`.
+  ForwardingWorld(const std::shared_ptr<World>& inner, std::shared_ptr<internal::Bootstrap> ranks)
+      : Machine(std::move(ranks)), inner_(internal::MachineOf(inner)) {}
 
   int size() const override { return inner_->size(); }
   absl::Span<const int> local_ranks() const override { return inner_->local_ranks(); }
@@ -34,23 +38,6 @@ class ForwardingWorld : public internal::Machine {
   MemoryUse memory() const override { return inner_->memory(); }
   absl::Status Synchronize() override { return inner_->Synchronize(); }
   absl::Status CheckResults() override { return inner_->CheckResults(); }
-  absl::StatusOr<std::vector<std::string>> ExchangeBytes(absl::string_view what,
-                                                         absl::Span<const std::string> one_per_local_rank) override {
-    return inner_->ExchangeBytes(what, one_per_local_rank);
-  }
-  absl::Status AgreeOn(absl::string_view what, const absl::Status& mine,
-                       absl::Span<const internal::AgreedValue> values) override {
-    return inner_->AgreeOn(what, mine, values);
-  }
-  absl::StatusOr<int64_t> Announce(absl::string_view what, const absl::Status& mine,
-                                   absl::Span<const internal::AgreedValue> values) override {
-    return inner_->Announce(what, mine, values);
-  }
-  absl::Status Announced(int64_t ticket) override { return inner_->Announced(ticket); }
-  absl::Status Progress(int64_t ticket) override { return inner_->Progress(ticket); }
-  absl::Status NoteLaunch(uint64_t key, absl::string_view what) override { return inner_->NoteLaunch(key, what); }
-  int64_t num_exchanges() const override { return inner_->num_exchanges(); }
-  void TellFailure(const absl::Status& status) override { inner_->TellFailure(status); }
   internal::AutoTransports auto_transports() const override { return inner_->auto_transports(); }
   absl::Status Tune() override { return inner_->Tune(); }
   absl::StatusOr<std::unique_ptr<Recorder>> NewRecorder(Execution execution,

@@ -215,38 +215,17 @@ class ProcessRecorder : public Recorder {
 // Memory and copies are those of a world of one host rank.
 class ProcessWorld : public ForwardingWorld {
  public:
-  ProcessWorld(std::shared_ptr<World> alone, std::shared_ptr<Process> process)
-      : ForwardingWorld(std::move(alone)), process_(std::move(process)), ranks_({process_->rank()}) {}
+  ProcessWorld(const std::shared_ptr<World>& alone, std::shared_ptr<Process> process)
+      : ForwardingWorld(alone, process->calls), process_(std::move(process)), ranks_({process_->rank()}) {}
 
   int size() const override { return process_->size(); }
   absl::Span<const int> local_ranks() const override { return ranks_; }
   absl::Status CheckUsable() const override { return process_->failed; }
   absl::Status Synchronize() override { return process_->failed; }
 
-  absl::StatusOr<std::vector<std::string>> ExchangeBytes(absl::string_view what,
-                                                         absl::Span<const std::string> one_per_local_rank) override {
-    return process_->calls->Exchange(what, one_per_local_rank[0]);
-  }
-  absl::Status AgreeOn(absl::string_view what, const absl::Status& mine,
-                       absl::Span<const internal::AgreedValue> values) override {
-    return process_->calls->AgreeOn(what, mine, values);
-  }
-  absl::StatusOr<int64_t> Announce(absl::string_view what, const absl::Status& mine,
-                                   absl::Span<const internal::AgreedValue> values) override {
-    return process_->calls->Announce(what, mine, values);
-  }
-  absl::Status Announced(int64_t ticket) override { return process_->calls->Announced(ticket); }
-  absl::Status Progress(int64_t ticket) override { return process_->calls->Progress(ticket); }
-  absl::Status NoteLaunch(uint64_t key, absl::string_view what) override {
-    return process_->calls->NoteLaunch(key, what);
-  }
-  int64_t num_exchanges() const override { return process_->calls->num_exchanges(); }
-  void TellFailure(const absl::Status& status) override { process_->calls->TellFailure(status); }
-
   absl::StatusOr<std::unique_ptr<Recorder>> NewRecorder(Execution execution,
                                                         std::shared_ptr<const Bindings> bindings) override {
-    REPRISE_RETURN_IF_ERROR(internal::CheckExecution(execution));
-    REPRISE_RETURN_IF_ERROR(internal::CheckBindings(bindings.get()));
+    REPRISE_RETURN_IF_ERROR(CheckRecordable(execution, bindings.get()));
     return std::make_unique<ProcessRecorder>(execution, std::move(bindings), process_);
   }
 
