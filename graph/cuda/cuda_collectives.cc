@@ -47,7 +47,7 @@ class Collectives {
         bindings_(bindings),
         command_(command),
         uses_(bindings, /*local=*/0, command),
-        stream_(rank.lane_stream(command.lane)) {}
+        stream_(rank.lanes().lane_stream(command.lane)) {}
 
   absl::Status operator()(const AllGather& gather) const {
     if (gather.transport == Transport::kCopyEngine) return CopyGather(gather);
@@ -102,7 +102,7 @@ class Collectives {
         "adding up the norm's parts"));
     REPRISE_RETURN_IF_ERROR(NcclStatus(ncclAllGather(mine, all, sizeof(NormPart), ncclUint8, communicator(), stream_),
                                        "ncclAllGather", communicator()));
-    return kernels::FinishNorm(rank_.stream(command_.lane), control, state, all, rank_.size());
+    return kernels::FinishNorm(rank_.lanes().stream(command_.lane), control, state, all, rank_.size());
   }
 
   template <class Other>
@@ -152,7 +152,7 @@ class Collectives {
   }
 
   absl::Status CopyToOthers(const std::vector<PeerCopy>& copies) const {
-    const PeerFlags& flags = rank_.peer_flags(command_.lane);
+    const PeerFlags& flags = rank_.communicators().peer_flags(command_.lane);
     if (rank_.size() > 1 && flags.size() != rank_.size()) {
       return absl::InternalError(absl::StrCat(Describe(*bindings_.plan, command_.command), ": there are flags of ",
                                               flags.size(), " ranks of ", rank_.size(), "; see PrepareTransport"));
@@ -170,7 +170,7 @@ class Collectives {
   }
   int64_t WireBytes(const FlatGroup& group) const { return group.shard_elements * SizeOf(bindings_.plan->wire(group)); }
 
-  ncclComm_t communicator() const { return rank_.communicator(command_.lane); }
+  ncclComm_t communicator() const { return rank_.communicators().at(command_.lane); }
   static size_t Count(const FlatGroup& group) { return static_cast<size_t>(group.shard_elements); }
 
   // From the next rank on, so that not all ranks copy to one at a time.

@@ -28,7 +28,7 @@ absl::Status CheckLibraryAndHosts(const CudaRank& rank) {
         absl::StrCat("NCCL ", NcclVersionName(kFirstVersion), " is needed, but this is ", NcclVersionName(version)));
   }
   if (!rank.one_host()) return absl::UnavailableError("all ranks must be on one host");
-  if (!rank.has_gave_up_word()) return absl::UnavailableError("the ranks share no memory of their host, see /dev/shm");
+  if (!rank.queue().has_gave_up_word()) return absl::UnavailableError("the ranks share no memory of their host, see /dev/shm");
   return absl::OkStatus();
 }
 
@@ -71,7 +71,7 @@ absl::StatusOr<std::string> FirstReason(World& world, absl::string_view phase, c
 // (c) By rank.
 absl::StatusOr<std::vector<uint32_t>> PeerTokens(World& world, const CudaRank& rank) {
   REPRISE_ASSIGN_OR_RETURN(const std::vector<std::string> texts,
-                           world.ExchangeBytes("tokens", {absl::StrCat(rank.peer_token())}));
+                           world.ExchangeBytes("tokens", {absl::StrCat(rank.communicators().peer_token())}));
   std::vector<uint32_t> tokens(texts.size());
   for (size_t r = 0; r < texts.size(); ++r) {
     if (!absl::SimpleAtoi(texts[r], &tokens[r])) return absl::InternalError(absl::StrCat(texts[r], " is no token"));
@@ -82,7 +82,7 @@ absl::StatusOr<std::vector<uint32_t>> PeerTokens(World& world, const CudaRank& r
 }  // namespace
 
 absl::Status MakeCommunicators(World& world, CudaRank& rank) {
-  for (const Lane lane : CudaRank::kCommunicatingLanes) {
+  for (const Lane lane : kCommunicatingLanes) {
     ncclUniqueId id = {};
     absl::Status status;
     if (rank.rank() == 0) status = NcclStatus(ncclGetUniqueId(&id), "making an id for a communicator");
@@ -91,7 +91,7 @@ absl::Status MakeCommunicators(World& world, CudaRank& rank) {
         world.ExchangeBytes("id of a communicator", {std::string(id.internal, status.ok() ? sizeof(id.internal) : 0)}));
     if (ids[0].size() == sizeof(id.internal)) {
       ids[0].copy(id.internal, sizeof(id.internal));
-      status = rank.NewCommunicator(lane, id);
+      status = rank.communicators().New(lane, id);
     }
     REPRISE_RETURN_IF_ERROR(world.Agree(absl::StrCat("making the communicator of lane ", Name(lane)), status, {}));
   }
@@ -99,8 +99,8 @@ absl::Status MakeCommunicators(World& world, CudaRank& rank) {
 }
 
 absl::Status SplitCommunicators(World& world, CudaRank& rank, ncclComm_t parent) {
-  for (const Lane lane : CudaRank::kCommunicatingLanes) {
-    const absl::Status status = rank.SplitCommunicator(lane, parent);
+  for (const Lane lane : kCommunicatingLanes) {
+    const absl::Status status = rank.communicators().Split(lane, parent);
     REPRISE_RETURN_IF_ERROR(world.Agree(absl::StrCat("making the communicator of lane ", Name(lane)), status, {}));
   }
   return absl::OkStatus();
@@ -117,27 +117,27 @@ absl::Status ShareGaveUpWord(World& world, CudaRank& rank) {
   REPRISE_ASSIGN_OR_RETURN(const std::string why, FirstReason(world, "sharing a word of memory", word.status()));
   if (!why.empty()) return absl::OkStatus();
   (*word)->RemoveName();
-  rank.SetGaveUpWord(*std::move(word));
+  rank.queue().SetGaveUpWord(*std::move(word));
   return absl::OkStatus();
 }
 
 absl::Status CheckWindows(World& world, const CudaRank& rank) {
   REPRISE_ASSIGN_OR_RETURN(const std::vector<std::string> by_rank,
-                           world.ExchangeBytes("windows", {rank.windows().Text()}));
+                           world.ExchangeBytes("windows", {rank.communicators().windows().Text()}));
   return CheckSameWindows(by_rank);
 }
 
 absl::StatusOr<std::string> WhyNoWindows(World& world, CudaRank& rank) {
-  if (rank.why_no_windows().has_value()) return *rank.why_no_windows();
+  if (rank.communicators().why_no_windows().has_value()) return *rank.communicators().why_no_windows();
   constexpr absl::string_view kPhase = "finding out whether devices can use each other's memory";
   REPRISE_ASSIGN_OR_RETURN(std::string why, FirstReason(world, kPhase, CheckLibraryAndHosts(rank)));
   if (why.empty()) {
-    REPRISE_RETURN_IF_ERROR(world.Agree("taking memory for flags", rank.TakePeerFlags(), {}));
-    REPRISE_RETURN_IF_ERROR(world.Agree("registering flags", rank.OpenPeerFlags(), {}));
+    REPRISE_RETURN_IF_ERROR(world.Agree("taking memory for flags", rank.communicators().TakePeerFlags(), {}));
+    REPRISE_RETURN_IF_ERROR(world.Agree("registering flags", rank.communicators().OpenPeerFlags(rank.shared_from_this()), {}));
     REPRISE_ASSIGN_OR_RETURN(const std::vector<uint32_t> tokens, PeerTokens(world, rank));
-    REPRISE_ASSIGN_OR_RETURN(why, FirstReason(world, kPhase, rank.FindPeerFlags(tokens)));
+    REPRISE_ASSIGN_OR_RETURN(why, FirstReason(world, kPhase, rank.communicators().FindPeerFlags(tokens)));
   }
-  rank.SetWhyNoWindows(why);
+  rank.communicators().SetWhyNoWindows(why);
   return why;
 }
 
@@ -148,7 +148,7 @@ absl::Status PrepareTransport(World& world, const std::shared_ptr<CudaRank>& ran
   if (rank->size() == 1) return absl::OkStatus();
   if (transports.empty()) {
     // The arena may be another session's.
-    if (by_default && ArenaHasWindow(bindings)) rank->AllowEndlessWaits();
+    if (by_default && ArenaHasWindow(bindings)) rank->communicators().AllowEndlessWaits();
     return absl::OkStatus();
   }
   const std::string names = absl::StrJoin(transports, " and ", [](std::string* text, Transport transport) {
@@ -157,7 +157,7 @@ absl::Status PrepareTransport(World& world, const std::shared_ptr<CudaRank>& ran
   const auto agree = [&](absl::string_view phase, const absl::Status& status) {
     return AgreeOnPlan(world, absl::StrCat(phase, " ", names), status, *bindings.plan);
   };
-  REPRISE_RETURN_IF_ERROR(agree("preparing", rank->Wait()));
+  REPRISE_RETURN_IF_ERROR(agree("preparing", rank->queue().Wait()));
   REPRISE_ASSIGN_OR_RETURN(const std::string why, WhyNoWindows(world, *rank));
   if (!why.empty()) {
     return absl::UnavailableError(absl::StrCat(names, " cannot be used: ", why, "; plan with transport nccl or auto"));
@@ -165,10 +165,10 @@ absl::Status PrepareTransport(World& world, const std::shared_ptr<CudaRank>& ran
   REPRISE_RETURN_IF_ERROR(CheckWindows(world, *rank));
   const bool by_nccl = transports.contains(Transport::kSymmetric);
   // In windows NCCL takes kernels for them, whatever the transport.
-  if (by_nccl || by_default) rank->AllowEndlessWaits();
+  if (by_nccl || by_default) rank->communicators().AllowEndlessWaits();
   absl::Status windows;
   for (const std::shared_ptr<MemoryBlock>& block : bindings.memory) {
-    for (const Lane lane : CudaRank::kCommunicatingLanes) {
+    for (const Lane lane : kCommunicatingLanes) {
       if (windows.ok() && (by_nccl || lane == Lane::kAllGather)) {
         windows = RegisterWindow(block, lane);
       }
@@ -176,7 +176,7 @@ absl::Status PrepareTransport(World& world, const std::shared_ptr<CudaRank>& ran
   }
   REPRISE_RETURN_IF_ERROR(agree("registering memory for", windows));
   if (!transports.contains(Transport::kCopyEngine)) return absl::OkStatus();
-  rank->AllowPeerCopies();
+  rank->communicators().AllowPeerCopies();
   absl::Status addresses;
   for (const std::shared_ptr<MemoryBlock>& block : bindings.memory) {
     if (addresses.ok()) addresses = FindPeers(*block);

@@ -16,7 +16,7 @@ absl::Status MakeCommunicators(World& world, CudaRank& rank);
 absl::Status SplitCommunicators(World& world, CudaRank& rank, ncclComm_t parent);
 
 // (c) A word by which a rank that gives up tells the others before its device does anything that they could take for
-// results, see CudaRank::SetGaveUpWord. Ranks of several hosts have none, nor do those without shared memory.
+// results, see LaunchQueue::SetGaveUpWord. Ranks of several hosts have none, nor do those without shared memory.
 absl::Status ShareGaveUpWord(World& world, CudaRank& rank);
 
 // (c) Before windows are opened: FailedPrecondition on every rank, naming two, unless all have the same ones open.
