@@ -28,7 +28,7 @@ absl::StatusOr<std::string> WhyNoWindows(World& world, CudaRank& rank);
 
 // (c) Before a plan is recorded: windows on its communicating memory, and what its transports need beside, where they
 // were not made before; nothing for kNccl alone. Unavailable, on every rank, if a rank cannot have a transport.
-absl::Status PrepareTransport(World& world, const std::shared_ptr<CudaRank>& rank, const Bindings& bindings);
+absl::Status PrepareTransports(World& world, const std::shared_ptr<CudaRank>& rank, const Bindings& bindings);
 
 }  // namespace reprise::internal
 

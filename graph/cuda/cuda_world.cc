@@ -145,7 +145,7 @@ class CudaWorld : public World {
                                                      ", but this is rank ", ranks_[0], " of ", size(),
                                                      "; bind World::local_ranks()"));
     }
-    REPRISE_RETURN_IF_ERROR(internal::PrepareTransport(*this, rank_, *bindings));
+    REPRISE_RETURN_IF_ERROR(internal::PrepareTransports(*this, rank_, *bindings));
     return internal::NewCudaRecorder(execution, std::move(bindings), rank_);
   }
 

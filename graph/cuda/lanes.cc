@@ -11,7 +11,7 @@ namespace {
 
 using kernels::CudaStatus;
 
-// Matrix products run on the compute lane alone; what else needs working memory are reductions of a few rows.
+// GEMMs run on the compute lane alone; what else needs working memory are reductions of a few rows.
 int64_t WorkspaceBytes(Lane lane) {
   return lane == Lane::kCompute ? kernels::kCudaWorkspaceBytes : kernels::kMinCudaWorkspaceBytes;
 }
