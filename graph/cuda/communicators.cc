@@ -8,24 +8,9 @@
 #include "graph/cuda/caller_state.h"
 #include "graph/cuda/nccl_status.h"
 #include "graph/cuda/peer_addresses.h"
-#include "kernels/cuda/cuda_status.h"
 #include "reprise/core/status_macros.h"
 
 namespace reprise::internal {
-
-using kernels::CudaStatus;
-
-Communicators::Communicators(const RankPlace& place, cudaStream_t stream)
-    : place_(place), stream_(stream), flags_(place) {}
-
-Communicators::~Communicators() {
-  if (peer_addresses_ != nullptr) cudaFree(peer_addresses_);
-}
-
-void Communicators::Abandon() {
-  peer_addresses_ = nullptr;
-  flags_.Abandon();
-}
 
 // ---- making and ending ----
 
@@ -181,12 +166,7 @@ void Communicators::CloseWindow(const Window& window) {
 
 absl::StatusOr<std::vector<std::byte*>> Communicators::PeerAddresses(const Window& window) {
   const CallerState caller(place_.device);
-  if (peer_addresses_ == nullptr) {
-    REPRISE_RETURN_IF_ERROR(
-        CudaStatus(cudaMalloc(&peer_addresses_, static_cast<size_t>(place_.size()) * sizeof(std::byte*)),
-                   "taking memory for addresses"));
-  }
-  return FindPeerAddresses(at(window.lane), window.handle, place_.size(), stream_, peer_addresses_);
+  return FindPeerAddresses(at(window.lane), window.handle, place_.size(), stream_);
 }
 
 absl::Status Communicators::TakePeerFlags() {

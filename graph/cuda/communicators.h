@@ -30,10 +30,8 @@ inline constexpr Lane kCommunicatingLanes[] = {Lane::kAllGather, Lane::kReduceSc
 
 class Communicators {
  public:
-  // Of no communicators yet. `stream` and `place` outlive this.
-  Communicators(const RankPlace& place, cudaStream_t stream);
-  // After Close, with its device current.
-  ~Communicators();
+  // Of no communicators yet. `place` and `stream` outlive this, which ends after Close, with its device current.
+  Communicators(const RankPlace& place, cudaStream_t stream) : place_(place), stream_(stream), flags_(place) {}
 
   // ---- making and ending ----
   // (c) Once for each communicating lane: from a new id, the same on all ranks, or from the caller's communicator.
@@ -49,7 +47,7 @@ class Communicators {
   // if the device is lost. False if NCCL may still use what this rank has.
   bool Close(const absl::Status& failed, bool lost);
   // Leaves all that the device may still use to it.
-  void Abandon();
+  void Abandon() { flags_.Abandon(); }
 
   // One look at whether waiting still makes sense: at the other ranks, at NCCL and at the clock. `graphs`: what is
   // waited for may be a graph.
@@ -116,7 +114,6 @@ class Communicators {
   std::vector<Ending> ending_;
   WindowHistory windows_;
   std::optional<std::string> why_no_windows_;
-  std::byte** peer_addresses_ = nullptr;  // device memory, one for each rank
   FlagMemory flags_;
   std::optional<Window> flags_window_;
   bool endless_waits_ = false, copies_to_peers_ = false;

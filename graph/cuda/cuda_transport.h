@@ -22,12 +22,12 @@ absl::Status ShareGaveUpWord(World& world, CudaRank& rank);
 // (c) Before windows are opened: FailedPrecondition on every rank, naming two, unless all have the same ones open.
 absl::Status CheckWindows(World& world, const CudaRank& rank);
 
-// (c) Why devices cannot use each other's memory in windows of NCCL's, which all transports but kNccl need: the same
-// text on every rank; empty if they can. Opens the flags for copies.
+// (c) Why devices cannot use each other's memory in windows of NCCL's, see TransportTraits::windows: the same text on
+// every rank; empty if they can. Opens the flags for copies.
 absl::StatusOr<std::string> WhyNoWindows(World& world, CudaRank& rank);
 
-// (c) Before a plan is recorded: windows on its communicating memory, and what its transports need beside, where they
-// were not made before; nothing for kNccl alone. Unavailable, on every rank, if a rank cannot have a transport.
+// (c) Before a plan is recorded: what its transports need, where it was not made before, see DeviceTransport::Prepare.
+// Unavailable, on every rank, if a rank cannot have a transport.
 absl::Status PrepareTransports(World& world, const std::shared_ptr<CudaRank>& rank, const Bindings& bindings);
 
 }  // namespace reprise::internal
