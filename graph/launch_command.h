@@ -3,6 +3,7 @@
 #define REPRISE_GRAPH_LAUNCH_COMMAND_H_
 
 #include <memory>
+#include <type_traits>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -11,6 +12,13 @@
 #include "reprise/graph/bindings.h"
 
 namespace reprise::internal {
+
+template <class Command, class... Commands>
+concept OneOf = (std::is_same_v<Command, Commands> || ...);
+// The commands of one rank alone. Others are collectives: what visits commands has a case for each of these.
+template <class Command>
+concept OneRankCommand = OneOf<Command, Begin, NextMicrobatch, StageInputs, Forward, Backward, PackGradients,
+                               Accumulate, RecordLoss, UpdateParameters, RefreshShards, PublishMetrics, End>;
 
 class CommandLauncher {
  public:

@@ -1,4 +1,4 @@
-// The collectives of a schedule, over NCCL.
+// The collectives of a schedule, each by its transport.
 #ifndef REPRISE_GRAPH_CUDA_CUDA_COLLECTIVES_H_
 #define REPRISE_GRAPH_CUDA_CUDA_COLLECTIVES_H_
 
@@ -9,7 +9,7 @@
 
 namespace reprise::internal {
 
-// After PrepareTransport. Enqueues an AllGather, ReduceScatter or SumNorm on its lane. Internal for any other command.
+// After PrepareTransports. Enqueues an AllGather, ReduceScatter or SumNorm on its lane. Internal for any other command.
 absl::Status LaunchCollective(CudaRank& rank, const Bindings& bindings, const ScheduledCommand& command);
 
 }  // namespace reprise::internal

@@ -23,11 +23,11 @@ class CudaMemory : public MemoryBlock {
   ~CudaMemory() override {
     if (address_ == nullptr) return;
     // Replays that use it may still run.
-    if (!rank_->Drain()) return;
+    if (!rank_->queue().Drain()) return;
     const CallerState caller(rank_->device());
     switch (kind_) {
       case MemoryKind::kCommunicating:
-        for (const CudaRank::Window& window : windows_) rank_->CloseWindow(window);
+        for (const Communicators::Window& window : windows_) rank_->communicators().CloseWindow(window);
         ncclMemFree(address_);
         break;
       case MemoryKind::kLocal:
@@ -37,13 +37,13 @@ class CudaMemory : public MemoryBlock {
         cudaFreeHost(address_);
         break;
     }
-    rank_->AddRequested(-requested(), -taken_);
+    rank_->account().AddRequested(-requested(), -taken_);
   }
 
   absl::Status Take() {
     const CallerState caller(rank_->device());
-    REPRISE_ASSIGN_OR_RETURN(const int64_t free_bytes, rank_->FreeBytes());
-    REPRISE_ASSIGN_OR_RETURN(const int64_t before, rank_->TakenBytes());
+    REPRISE_ASSIGN_OR_RETURN(const int64_t free_bytes, rank_->account().FreeBytes());
+    REPRISE_ASSIGN_OR_RETURN(const int64_t before, rank_->account().TakenBytes());
     const size_t bytes = static_cast<size_t>(num_bytes_);
     const std::string what =
         absl::StrCat("taking ", num_bytes_, " bytes on device ", rank_->device(), ", where ", free_bytes, " are free,");
@@ -59,23 +59,23 @@ class CudaMemory : public MemoryBlock {
         break;
     }
     if (kind_ == MemoryKind::kHostVisible) return absl::OkStatus();
-    REPRISE_ASSIGN_OR_RETURN(const int64_t after, rank_->TakenBytes());
+    REPRISE_ASSIGN_OR_RETURN(const int64_t after, rank_->account().TakenBytes());
     taken_ = std::max(after - before, int64_t{0});
-    rank_->AddRequested(requested(), taken_);
+    rank_->account().AddRequested(requested(), taken_);
     return absl::OkStatus();
   }
 
   absl::Status Register(const std::shared_ptr<MemoryBlock>& self, Lane lane) {
     if (kind_ != MemoryKind::kCommunicating || num_bytes_ == 0 || WindowOf(lane) != nullptr) return absl::OkStatus();
-    REPRISE_ASSIGN_OR_RETURN(const CudaRank::Window window, rank_->NewWindow(lane, address_, num_bytes_, self));
+    REPRISE_ASSIGN_OR_RETURN(const Communicators::Window window, rank_->communicators().NewWindow(lane, address_, num_bytes_, self));
     windows_.push_back(window);
     return absl::OkStatus();
   }
   absl::Status FindPeers() {
     if (kind_ != MemoryKind::kCommunicating || num_bytes_ == 0 || !peers_.empty()) return absl::OkStatus();
-    const CudaRank::Window* const window = WindowOf(Lane::kAllGather);
+    const Communicators::Window* const window = WindowOf(Lane::kAllGather);
     if (window == nullptr) return absl::InternalError("memory has no window in which to find other ranks");
-    REPRISE_ASSIGN_OR_RETURN(peers_, rank_->PeerAddresses(*window));
+    REPRISE_ASSIGN_OR_RETURN(peers_, rank_->communicators().PeerAddresses(*window));
     return absl::OkStatus();
   }
   std::byte* PeerAddress(const void* mine, int peer) const {
@@ -90,8 +90,8 @@ class CudaMemory : public MemoryBlock {
   std::byte* address(int) const override { return static_cast<std::byte*>(address_); }
 
  private:
-  const CudaRank::Window* WindowOf(Lane lane) const {
-    for (const CudaRank::Window& window : windows_) {
+  const Communicators::Window* WindowOf(Lane lane) const {
+    for (const Communicators::Window& window : windows_) {
       if (window.lane == lane) return &window;
     }
     return nullptr;
@@ -117,7 +117,7 @@ class CudaMemory : public MemoryBlock {
   const int64_t num_bytes_;
   int64_t taken_ = 0;
   void* address_ = nullptr;
-  std::vector<CudaRank::Window> windows_;
+  std::vector<Communicators::Window> windows_;
   std::vector<std::byte*> peers_;  // by rank: where its block starts
 };
 

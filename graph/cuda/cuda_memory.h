@@ -21,7 +21,7 @@ absl::Status RegisterWindow(const std::shared_ptr<MemoryBlock>& block, Lane lane
 // Was that done, for whichever communicator?
 bool HasWindow(const MemoryBlock& block);
 // For copies to the other ranks' memory, after RegisterWindow for the all-gather lane and
-// CudaRank::TakePeerFlags: finds out where this rank's device sees it.
+// Communicators::TakePeerFlags: finds out where this rank's device sees it.
 absl::Status FindPeers(MemoryBlock& block);
 // Where this rank's device sees what lies at `mine` in this block on another rank. Null if it is not in this block, or
 // that is not open.

@@ -38,7 +38,7 @@ class GraphExecutable : public Executable {
         num_bytes_(num_bytes),
         audit_(audit) {}
   ~GraphExecutable() override {
-    if (!rank_->Drain()) {
+    if (!rank_->queue().Drain()) {
       timed_exec_.Abandon();
       exec_.Abandon();
       graph_.Abandon();
@@ -48,19 +48,19 @@ class GraphExecutable : public Executable {
     timed_exec_ = GraphExecHandle();
     exec_ = GraphExecHandle();
     graph_ = GraphHandle();
-    rank_->AddRecording(-num_bytes_);
+    rank_->account().AddRecording(-num_bytes_);
   }
 
   absl::Status Replay() override {
-    REPRISE_RETURN_IF_ERROR(rank_->Admit());
+    REPRISE_RETURN_IF_ERROR(rank_->queue().Admit());
     const CallerState caller(rank_->device(), Keep::kDeviceOnly);
     DeviceProfile* const profile = rank_->ProfileOf(*bindings_->plan);
     if (profile != nullptr) {
       REPRISE_RETURN_IF_ERROR(LaunchTimed(*profile));
     } else {
-      REPRISE_RETURN_IF_ERROR(CudaStatus(cudaGraphLaunch(exec_.get(), rank_->launch_stream()), "launching a graph"));
+      REPRISE_RETURN_IF_ERROR(CudaStatus(cudaGraphLaunch(exec_.get(), rank_->lanes().launch_stream()), "launching a graph"));
     }
-    return rank_->Launched(/*is_graph=*/true);
+    return rank_->queue().Launched(/*is_graph=*/true);
   }
   GraphAudit audit() const override { return audit_; }
 
@@ -72,7 +72,7 @@ class GraphExecutable : public Executable {
     }
     profile.BeginReplay(schedule_);
     profile.BeginLaunch(CommandId());
-    const cudaError_t error = cudaGraphLaunch(timed_exec_.get(), rank_->launch_stream());
+    const cudaError_t error = cudaGraphLaunch(timed_exec_.get(), rank_->lanes().launch_stream());
     profile.EndLaunch();
     return CudaStatus(error, "launching a graph");
   }
@@ -116,11 +116,11 @@ class CaptureRecorder : public Recorder {
 
  private:
   absl::Status BeginCapture(const Schedule& schedule) {
-    REPRISE_RETURN_IF_ERROR(rank_->Wait());
+    REPRISE_RETURN_IF_ERROR(rank_->queue().Wait());
     const CallerState caller(rank_->device(), Keep::kDeviceOnly);
     REPRISE_RETURN_IF_ERROR(walk_.Prepare(schedule));
     REPRISE_RETURN_IF_ERROR(
-        CudaStatus(cudaStreamBeginCapture(rank_->lane_stream(Lane::kCompute), cudaStreamCaptureModeThreadLocal),
+        CudaStatus(cudaStreamBeginCapture(rank_->lanes().lane_stream(Lane::kCompute), cudaStreamCaptureModeThreadLocal),
                    "beginning the capture"));
     is_capturing_ = true;
     return absl::OkStatus();
@@ -130,7 +130,7 @@ class CaptureRecorder : public Recorder {
     const CallerState caller(rank_->device(), Keep::kDeviceOnly);
     const absl::Status enqueued = walk_.Enqueue(id, command);
     const absl::Status captured =
-        captured_.AddCommand(id, rank_->lane_stream(command.lane), IsCompute(command.command));
+        captured_.AddCommand(id, rank_->lanes().lane_stream(command.lane), IsCompute(command.command));
     is_collective_.push_back(IsCollective(command.command));
     // A function that met a broken capture says so in words of its own, or not at all.
     return enqueued.ok() ? captured : enqueued;
@@ -140,7 +140,7 @@ class CaptureRecorder : public Recorder {
     is_capturing_ = false;
     const CallerState caller(rank_->device(), Keep::kDeviceOnly);
     cudaGraph_t graph = nullptr;
-    const cudaError_t error = cudaStreamEndCapture(rank_->lane_stream(Lane::kCompute), &graph);
+    const cudaError_t error = cudaStreamEndCapture(rank_->lanes().lane_stream(Lane::kCompute), &graph);
     GraphHandle handle(graph);
     REPRISE_RETURN_IF_ERROR(CudaStatus(error, "ending the capture"));
     return handle;
@@ -151,16 +151,16 @@ class CaptureRecorder : public Recorder {
     const Schedule& schedule = bindings_->plan->schedules[protocol_.schedule()];
     REPRISE_ASSIGN_OR_RETURN(const GraphAudit audit, captured_.Audit(graph.get(), schedule));
     REPRISE_RETURN_IF_ERROR(CheckCollectivesFit(audit));
-    REPRISE_ASSIGN_OR_RETURN(const int64_t before, rank_->TakenBytes());
+    REPRISE_ASSIGN_OR_RETURN(const int64_t before, rank_->account().TakenBytes());
     GraphExecHandle exec;
     REPRISE_RETURN_IF_ERROR(
         CudaStatus(cudaGraphInstantiate(exec.receive(), graph.get(), cudaGraphInstantiateFlagUseNodePriority),
                    "instantiating the graph"));
-    REPRISE_RETURN_IF_ERROR(CudaStatus(cudaGraphUpload(exec.get(), rank_->launch_stream()), "uploading the graph"));
+    REPRISE_RETURN_IF_ERROR(CudaStatus(cudaGraphUpload(exec.get(), rank_->lanes().launch_stream()), "uploading the graph"));
     // NCCL fills its descriptors on streams of its own, which a graph without mixing does not wait for.
     REPRISE_RETURN_IF_ERROR(CudaStatus(cudaDeviceSynchronize(), "synchronising after the capture"));
-    REPRISE_ASSIGN_OR_RETURN(const int64_t after, rank_->TakenBytes());
-    rank_->AddRecording(after - before);
+    REPRISE_ASSIGN_OR_RETURN(const int64_t after, rank_->account().TakenBytes());
+    rank_->account().AddRecording(after - before);
     return std::make_unique<GraphExecutable>(rank_, bindings_, protocol_.schedule(), std::move(graph),
                                              captured_.commands(), std::move(exec), after - before, audit);
   }
@@ -191,7 +191,7 @@ class EagerExecutable : public Executable {
  public:
   EagerExecutable(std::shared_ptr<CudaRank> rank, std::shared_ptr<const Bindings> bindings, int schedule)
       : bindings_(bindings), index_(schedule), walk_(std::move(rank), std::move(bindings)) {}
-  ~EagerExecutable() override { walk_.rank().Drain(); }
+  ~EagerExecutable() override { walk_.rank().queue().Drain(); }
 
   absl::Status Prepare() {
     const CallerState caller(walk_.rank().device());
@@ -207,16 +207,16 @@ class EagerExecutable : public Executable {
 
   absl::Status Replay() override {
     CudaRank& rank = walk_.rank();
-    REPRISE_RETURN_IF_ERROR(rank.WaitForGraphs());
-    REPRISE_RETURN_IF_ERROR(rank.Admit());
+    REPRISE_RETURN_IF_ERROR(rank.queue().WaitForGraphs());
+    REPRISE_RETURN_IF_ERROR(rank.queue().Admit());
     const CallerState caller(rank.device(), Keep::kDeviceOnly);
-    REPRISE_RETURN_IF_ERROR(Order(rank.launch_stream(), rank.lane_stream(Lane::kCompute), ends_[0]));
+    REPRISE_RETURN_IF_ERROR(Order(rank.lanes().launch_stream(), rank.lanes().lane_stream(Lane::kCompute), ends_[0]));
     absl::Status status = Enqueue();
     // After an error the lanes are joined all the same: what was enqueued runs.
     for (int lane = 0; lane < kNumLanes; ++lane) {
-      REPRISE_RETURN_IF_ERROR(Order(rank.lane_stream(static_cast<Lane>(lane)), rank.launch_stream(), ends_[lane]));
+      REPRISE_RETURN_IF_ERROR(Order(rank.lanes().lane_stream(static_cast<Lane>(lane)), rank.lanes().launch_stream(), ends_[lane]));
     }
-    REPRISE_RETURN_IF_ERROR(rank.Launched(/*is_graph=*/false));
+    REPRISE_RETURN_IF_ERROR(rank.queue().Launched(/*is_graph=*/false));
     return status;
   }
 
@@ -249,8 +249,8 @@ class EagerExecutable : public Executable {
   absl::Status WaitForLane(Lane lane) {
     CudaRank& rank = walk_.rank();
     const EventHandle& end = ends_[static_cast<int>(lane)];
-    REPRISE_RETURN_IF_ERROR(CudaStatus(cudaEventRecord(end.get(), rank.lane_stream(lane)), "recording an event"));
-    return rank.WaitFor(end.get());
+    REPRISE_RETURN_IF_ERROR(CudaStatus(cudaEventRecord(end.get(), rank.lanes().lane_stream(lane)), "recording an event"));
+    return rank.queue().WaitFor(end.get());
   }
 
   const Schedule& schedule() const { return bindings_->plan->schedules[index_]; }

@@ -1,7 +1,6 @@
 #include "graph/cuda/cuda_transport.h"
 
 #include <memory>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -10,8 +9,8 @@
 #include "absl/strings/str_join.h"
 #include "graph/agree_on_plan.h"
 #include "graph/comm/shared_word.h"
-#include "graph/cuda/cuda_memory.h"
 #include "graph/cuda/nccl_status.h"
+#include "graph/cuda/transports/transport.h"
 #include "reprise/core/status_macros.h"
 
 namespace reprise::internal {
@@ -28,34 +27,11 @@ absl::Status CheckLibraryAndHosts(const CudaRank& rank) {
         absl::StrCat("NCCL ", NcclVersionName(kFirstVersion), " is needed, but this is ", NcclVersionName(version)));
   }
   if (!rank.one_host()) return absl::UnavailableError("all ranks must be on one host");
-  if (!rank.has_gave_up_word()) return absl::UnavailableError("the ranks share no memory of their host, see /dev/shm");
-  return absl::OkStatus();
+  if (rank.queue().has_gave_up_word()) return absl::OkStatus();
+  return absl::UnavailableError("the ranks share no memory of their host, see /dev/shm");
 }
 
-// Of the commands.
-std::set<Transport> TransportsOf(const Plan& plan) {
-  std::set<Transport> transports;
-  for (const Schedule& schedule : plan.schedules) {
-    for (const ScheduledCommand& command : schedule.commands) {
-      if (const auto* gather = std::get_if<AllGather>(&command.command)) transports.insert(gather->transport);
-      if (const auto* reduce = std::get_if<ReduceScatter>(&command.command)) transports.insert(reduce->transport);
-    }
-  }
-  return transports;
-}
-
-bool ArenaHasWindow(const Bindings& bindings) {
-  for (size_t b = 0; b < bindings.plan->buffers.size(); ++b) {
-    const Buffer& buffer = bindings.plan->buffers[b];
-    if (buffer.storage != Storage::kCommunicating || buffer.num_bytes == 0) continue;
-    const std::byte* const address = bindings.addresses[0][b];
-    for (const std::shared_ptr<MemoryBlock>& block : bindings.memory) {
-      const std::byte* const begin = block->address(0);
-      if (address >= begin && address < begin + block->num_bytes()) return HasWindow(*block);
-    }
-  }
-  return false;
-}
+std::string NameOf(Transport transport) { return absl::StrCat("the transport ", std::string(Name(transport))); }
 
 // (c) Where a rank cannot, its reason, on every rank; other errors are errors.
 absl::StatusOr<std::string> FirstReason(Machine& world, absl::string_view phase, const absl::Status& mine) {
@@ -71,7 +47,7 @@ absl::StatusOr<std::string> FirstReason(Machine& world, absl::string_view phase,
 // (c) By rank.
 absl::StatusOr<std::vector<uint32_t>> PeerTokens(Machine& world, const CudaRank& rank) {
   REPRISE_ASSIGN_OR_RETURN(const std::vector<std::string> texts,
-                           world.ExchangeBytes("tokens", {absl::StrCat(rank.peer_token())}));
+                           world.ExchangeBytes("tokens", {absl::StrCat(rank.communicators().peer_token())}));
   std::vector<uint32_t> tokens(texts.size());
   for (size_t r = 0; r < texts.size(); ++r) {
     if (!absl::SimpleAtoi(texts[r], &tokens[r])) return absl::InternalError(absl::StrCat(texts[r], " is no token"));
@@ -82,7 +58,7 @@ absl::StatusOr<std::vector<uint32_t>> PeerTokens(Machine& world, const CudaRank&
 }  // namespace
 
 absl::Status MakeCommunicators(Machine& world, CudaRank& rank) {
-  for (const Lane lane : CudaRank::kCommunicatingLanes) {
+  for (const Lane lane : kCommunicatingLanes) {
     ncclUniqueId id = {};
     absl::Status status;
     if (rank.rank() == 0) status = NcclStatus(ncclGetUniqueId(&id), "making an id for a communicator");
@@ -91,7 +67,7 @@ absl::Status MakeCommunicators(Machine& world, CudaRank& rank) {
         world.ExchangeBytes("id of a communicator", {std::string(id.internal, status.ok() ? sizeof(id.internal) : 0)}));
     if (ids[0].size() == sizeof(id.internal)) {
       ids[0].copy(id.internal, sizeof(id.internal));
-      status = rank.NewCommunicator(lane, id);
+      status = rank.communicators().New(lane, id);
     }
     REPRISE_RETURN_IF_ERROR(world.Agree(absl::StrCat("making the communicator of lane ", Name(lane)), status, {}));
   }
@@ -99,8 +75,8 @@ absl::Status MakeCommunicators(Machine& world, CudaRank& rank) {
 }
 
 absl::Status SplitCommunicators(Machine& world, CudaRank& rank, ncclComm_t parent) {
-  for (const Lane lane : CudaRank::kCommunicatingLanes) {
-    const absl::Status status = rank.SplitCommunicator(lane, parent);
+  for (const Lane lane : kCommunicatingLanes) {
+    const absl::Status status = rank.communicators().Split(lane, parent);
     REPRISE_RETURN_IF_ERROR(world.Agree(absl::StrCat("making the communicator of lane ", Name(lane)), status, {}));
   }
   return absl::OkStatus();
@@ -117,71 +93,60 @@ absl::Status ShareGaveUpWord(Machine& world, CudaRank& rank) {
   REPRISE_ASSIGN_OR_RETURN(const std::string why, FirstReason(world, "sharing a word of memory", word.status()));
   if (!why.empty()) return absl::OkStatus();
   (*word)->RemoveName();
-  rank.SetGaveUpWord(*std::move(word));
+  rank.queue().SetGaveUpWord(*std::move(word));
   return absl::OkStatus();
 }
 
 absl::Status CheckWindows(Machine& world, const CudaRank& rank) {
   REPRISE_ASSIGN_OR_RETURN(const std::vector<std::string> by_rank,
-                           world.ExchangeBytes("windows", {rank.windows().Text()}));
+                           world.ExchangeBytes("windows", {rank.communicators().windows().Text()}));
   return CheckSameWindows(by_rank);
 }
 
 absl::StatusOr<std::string> WhyNoWindows(Machine& world, CudaRank& rank) {
-  if (rank.why_no_windows().has_value()) return *rank.why_no_windows();
+  if (rank.communicators().why_no_windows().has_value()) return *rank.communicators().why_no_windows();
   constexpr absl::string_view kPhase = "finding out whether devices can use each other's memory";
   REPRISE_ASSIGN_OR_RETURN(std::string why, FirstReason(world, kPhase, CheckLibraryAndHosts(rank)));
   if (why.empty()) {
-    REPRISE_RETURN_IF_ERROR(world.Agree("taking memory for flags", rank.TakePeerFlags(), {}));
-    REPRISE_RETURN_IF_ERROR(world.Agree("registering flags", rank.OpenPeerFlags(), {}));
+    REPRISE_RETURN_IF_ERROR(world.Agree("taking memory for flags", rank.communicators().TakePeerFlags(), {}));
+    REPRISE_RETURN_IF_ERROR(
+        world.Agree("registering flags", rank.communicators().OpenPeerFlags(rank.shared_from_this()), {}));
     REPRISE_ASSIGN_OR_RETURN(const std::vector<uint32_t> tokens, PeerTokens(world, rank));
-    REPRISE_ASSIGN_OR_RETURN(why, FirstReason(world, kPhase, rank.FindPeerFlags(tokens)));
+    REPRISE_ASSIGN_OR_RETURN(why, FirstReason(world, kPhase, rank.communicators().FindPeerFlags(tokens)));
   }
-  rank.SetWhyNoWindows(why);
+  rank.communicators().SetWhyNoWindows(why);
   return why;
 }
 
-absl::Status PrepareTransport(Machine& world, const std::shared_ptr<CudaRank>& rank, const Bindings& bindings) {
-  std::set<Transport> transports = TransportsOf(*bindings.plan);
-  const bool by_default = transports.erase(Transport::kNccl) > 0;
+absl::Status PrepareTransports(Machine& world, const std::shared_ptr<CudaRank>& rank, const Bindings& bindings) {
   // A rank alone copies.
   if (rank->size() == 1) return absl::OkStatus();
-  if (transports.empty()) {
-    // The arena may be another session's.
-    if (by_default && ArenaHasWindow(bindings)) rank->AllowEndlessWaits();
-    return absl::OkStatus();
+  std::vector<std::string> windowed;
+  for (const TransportTraits& traits : kTransports) {
+    if (traits.windows && UseOf(*bindings.plan, traits.transport).any()) windowed.push_back(NameOf(traits.transport));
   }
-  const std::string names = absl::StrJoin(transports, " and ", [](std::string* text, Transport transport) {
-    absl::StrAppend(text, "the transport ", std::string(Name(transport)));
-  });
-  const auto agree = [&](absl::string_view phase, const absl::Status& status) {
-    return AgreeOnPlan(world, absl::StrCat(phase, " ", names), status, *bindings.plan);
-  };
-  REPRISE_RETURN_IF_ERROR(agree("preparing", rank->Wait()));
-  REPRISE_ASSIGN_OR_RETURN(const std::string why, WhyNoWindows(world, *rank));
-  if (!why.empty()) {
-    return absl::UnavailableError(absl::StrCat(names, " cannot be used: ", why, "; plan with transport nccl or auto"));
-  }
-  REPRISE_RETURN_IF_ERROR(CheckWindows(world, *rank));
-  const bool by_nccl = transports.contains(Transport::kSymmetric);
-  // In windows NCCL takes kernels for them, whatever the transport.
-  if (by_nccl || by_default) rank->AllowEndlessWaits();
-  absl::Status windows;
-  for (const std::shared_ptr<MemoryBlock>& block : bindings.memory) {
-    for (const Lane lane : CudaRank::kCommunicatingLanes) {
-      if (windows.ok() && (by_nccl || lane == Lane::kAllGather)) {
-        windows = RegisterWindow(block, lane);
-      }
+  if (!windowed.empty()) {
+    const std::string names = absl::StrJoin(windowed, " and ");
+    REPRISE_RETURN_IF_ERROR(
+        AgreeOnPlan(world, absl::StrCat("preparing ", names), rank->queue().Wait(), *bindings.plan));
+    REPRISE_ASSIGN_OR_RETURN(const std::string why, WhyNoWindows(world, *rank));
+    if (!why.empty()) {
+      return absl::UnavailableError(
+          absl::StrCat(names, " cannot be used: ", why, "; plan with transport nccl or auto"));
     }
+    REPRISE_RETURN_IF_ERROR(CheckWindows(world, *rank));
   }
-  REPRISE_RETURN_IF_ERROR(agree("registering memory for", windows));
-  if (!transports.contains(Transport::kCopyEngine)) return absl::OkStatus();
-  rank->AllowPeerCopies();
-  absl::Status addresses;
-  for (const std::shared_ptr<MemoryBlock>& block : bindings.memory) {
-    if (addresses.ok()) addresses = FindPeers(*block);
+  for (const TransportTraits& traits : kTransports) {
+    TransportUse use = UseOf(*bindings.plan, traits.transport);
+    const DeviceTransport* const transport = FindTransport(traits.transport);
+    if (!use.any() || transport == nullptr) continue;
+    use.beside_windows = !windowed.empty();
+    const auto vote = [&](absl::string_view what, const absl::Status& mine) {
+      return AgreeOnPlan(world, absl::StrCat(what, " for ", NameOf(traits.transport)), mine, *bindings.plan);
+    };
+    REPRISE_RETURN_IF_ERROR(transport->Prepare(*rank, bindings, use, vote));
   }
-  return agree("finding the other ranks' memory for", addresses);
+  return absl::OkStatus();
 }
 
 }  // namespace reprise::internal

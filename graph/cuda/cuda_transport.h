@@ -16,19 +16,19 @@ absl::Status MakeCommunicators(Machine& world, CudaRank& rank);
 absl::Status SplitCommunicators(Machine& world, CudaRank& rank, ncclComm_t parent);
 
 // (c) A word by which a rank that gives up tells the others before its device does anything that they could take for
-// results, see CudaRank::SetGaveUpWord. Ranks of several hosts have none, nor do those without shared memory.
+// results, see LaunchQueue::SetGaveUpWord. Ranks of several hosts have none, nor do those without shared memory.
 absl::Status ShareGaveUpWord(Machine& world, CudaRank& rank);
 
 // (c) Before windows are opened: FailedPrecondition on every rank, naming two, unless all have the same ones open.
 absl::Status CheckWindows(Machine& world, const CudaRank& rank);
 
-// (c) Why devices cannot use each other's memory in windows of NCCL's, which all transports but kNccl need: the same
-// text on every rank; empty if they can. Opens the flags for copies.
+// (c) Why devices cannot use each other's memory in windows of NCCL's, see TransportTraits::windows: the same text on
+// every rank; empty if they can. Opens the flags for copies.
 absl::StatusOr<std::string> WhyNoWindows(Machine& world, CudaRank& rank);
 
-// (c) Before a plan is recorded: windows on its communicating memory, and what its transports need beside, where they
-// were not made before; nothing for kNccl alone. Unavailable, on every rank, if a rank cannot have a transport.
-absl::Status PrepareTransport(Machine& world, const std::shared_ptr<CudaRank>& rank, const Bindings& bindings);
+// (c) Before a plan is recorded: what its transports need, where it was not made before, see DeviceTransport::Prepare.
+// Unavailable, on every rank, if a rank cannot have a transport.
+absl::Status PrepareTransports(Machine& world, const std::shared_ptr<CudaRank>& rank, const Bindings& bindings);
 
 }  // namespace reprise::internal
 

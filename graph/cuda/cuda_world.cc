@@ -44,8 +44,8 @@ class CudaWorld : public internal::Machine {
 
   void Open(std::shared_ptr<CudaRank> rank) {
     rank_ = std::move(rank);
-    upload_ = std::make_unique<internal::Upload>(rank_, rank_->launch_stream());
-    staging_ = std::make_unique<internal::Upload>(rank_, rank_->staging_stream());
+    upload_ = std::make_unique<internal::Upload>(rank_, rank_->lanes().launch_stream());
+    staging_ = std::make_unique<internal::Upload>(rank_, rank_->queue().staging_stream());
   }
   CudaRank& rank() { return *rank_; }
 
@@ -63,40 +63,40 @@ class CudaWorld : public internal::Machine {
 
   absl::Status StageToRank(int local, void* destination, const void* source, int64_t num_bytes) override {
     REPRISE_RETURN_IF_ERROR(CheckUsableFor(local, destination, source, num_bytes));
-    REPRISE_RETURN_IF_ERROR(rank_->BeginStaging());
+    REPRISE_RETURN_IF_ERROR(rank_->queue().BeginStaging());
     return staging_->Copy(destination, source, num_bytes);
   }
 
   absl::Status CopyToHost(int local, void* destination, const void* source, int64_t num_bytes) override {
     REPRISE_RETURN_IF_ERROR(CheckUsableFor(local, destination, source, num_bytes));
-    REPRISE_RETURN_IF_ERROR(rank_->Wait());
+    REPRISE_RETURN_IF_ERROR(rank_->queue().Wait());
     if (num_bytes == 0) return absl::OkStatus();
     const CallerState caller(rank_->device());
     REPRISE_RETURN_IF_ERROR(CudaStatus(cudaMemcpyAsync(destination, source, static_cast<size_t>(num_bytes),
-                                                       cudaMemcpyDeviceToHost, rank_->launch_stream()),
+                                                       cudaMemcpyDeviceToHost, rank_->lanes().launch_stream()),
                                        "copying from the device"));
-    REPRISE_RETURN_IF_ERROR(CudaStatus(cudaStreamSynchronize(rank_->launch_stream()), "copying from the device"));
-    return rank_->CheckResults();  // what lies in memory that other ranks write may have changed since the wait
+    REPRISE_RETURN_IF_ERROR(CudaStatus(cudaStreamSynchronize(rank_->lanes().launch_stream()), "copying from the device"));
+    return rank_->queue().CheckResults();  // what lies in memory that other ranks write may have changed since the wait
   }
 
   absl::Status FillBytes(int local, void* destination, uint8_t value, int64_t num_bytes) override {
     REPRISE_RETURN_IF_ERROR(CheckUsableFor(local, destination, destination, num_bytes));
     if (num_bytes == 0) return absl::OkStatus();
     const CallerState caller(rank_->device());
-    return CudaStatus(cudaMemsetAsync(destination, value, static_cast<size_t>(num_bytes), rank_->launch_stream()),
+    return CudaStatus(cudaMemsetAsync(destination, value, static_cast<size_t>(num_bytes), rank_->lanes().launch_stream()),
                       "filling device memory");
   }
 
   absl::Status Synchronize() override {
     REPRISE_ENTER(*this, "World::Synchronize");
-    return rank_->Wait();
+    return rank_->queue().Wait();
   }
-  absl::Status CheckResults() override { return rank_->CheckResults(); }
+  absl::Status CheckResults() override { return rank_->queue().CheckResults(); }
 
   absl::StatusOr<std::unique_ptr<Recorder>> NewRecorder(Execution execution,
                                                         std::shared_ptr<const Bindings> bindings) override {
     REPRISE_RETURN_IF_ERROR(CheckRecordable(execution, bindings.get()));
-    REPRISE_RETURN_IF_ERROR(internal::PrepareTransport(*this, rank_, *bindings));
+    REPRISE_RETURN_IF_ERROR(internal::PrepareTransports(*this, rank_, *bindings));
     return internal::NewCudaRecorder(execution, std::move(bindings), rank_);
   }
 
@@ -111,10 +111,11 @@ class CudaWorld : public internal::Machine {
   }
   void SetTransports(AutoTransports transports) { transports_ = std::move(transports); }
 
-  absl::Status CheckUsable() const override { return rank_->CheckUsable(); }
+  absl::Status CheckUsable() const override { return rank_->queue().CheckUsable(); }
   MemoryUse memory() const override {
     const internal::Entry entry(*this, "World::memory");
-    return entry.ok() ? rank_->memory() : MemoryUse();
+    const CallerState caller(rank_->device());
+    return entry.ok() ? rank_->account().use() : MemoryUse();
   }
   absl::Status BeginProfile(const Fingerprint& plan) override { return rank_->StartProfile(plan); }
   absl::StatusOr<LocalProfile> EndProfile() override {
@@ -126,7 +127,7 @@ class CudaWorld : public internal::Machine {
  private:
   absl::Status CheckUsableFor(int local, const void* a, const void* b, int64_t num_bytes) const {
     REPRISE_RETURN_IF_ERROR(CheckAccess(local, a, b, num_bytes));
-    return rank_->CheckUsable();
+    return rank_->queue().CheckUsable();
   }
 
   const std::shared_ptr<Bootstrap> bootstrap_;
@@ -250,7 +251,7 @@ absl::Status OpenWorld(CudaWorld& world, const std::shared_ptr<Bootstrap>& boots
     if (options.share_device) REPRISE_RETURN_IF_ERROR(CheckSharing(launch));
     REPRISE_ASSIGN_OR_RETURN(std::shared_ptr<CudaRank> rank,
                              CudaRank::Create(device, launch.local_size == launch.size, options, bootstrap));
-    REPRISE_RETURN_IF_ERROR(rank->CheckUsable());
+    REPRISE_RETURN_IF_ERROR(rank->queue().CheckUsable());
     world.Open(std::move(rank));
     return FactsOf(launch, options, device);
   };

@@ -20,7 +20,7 @@ absl::StatusOr<std::unique_ptr<DeviceProbe>> DeviceProbe::Create(CudaRank& rank,
 
 absl::Status DeviceProbe::Wait() {
   REPRISE_RETURN_IF_ERROR(CudaStatus(cudaEventRecord(done_.get(), stream_), "recording an event"));
-  return rank_.WaitFor(done_.get());
+  return rank_.queue().WaitFor(done_.get());
 }
 
 absl::Status DeviceProbe::Copy(void* to, const void* from, int64_t num_bytes, cudaMemcpyKind kind) {
@@ -44,7 +44,7 @@ absl::Status DeviceProbe::Write(void* to, const void* from_host, int64_t num_byt
 
 absl::StatusOr<uint64_t> DeviceProbe::Digest(const void* from, int64_t num_bytes) {
   // Working memory that the lane's kernels use in turn.
-  uint64_t* const parts = static_cast<uint64_t*>(rank_.workspace(lane_));
+  uint64_t* const parts = static_cast<uint64_t*>(rank_.lanes().workspace(lane_));
   REPRISE_RETURN_IF_ERROR(
       CudaStatus(LaunchDigest(stream_, static_cast<const std::byte*>(from), num_bytes, parts), "finding a digest"));
   std::array<uint64_t, kDigestParts> read;

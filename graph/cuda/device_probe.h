@@ -9,7 +9,7 @@
 
 namespace reprise::internal {
 
-// Waits look at the other ranks, see CudaRank::WaitFor. Allocates nothing, because that may wait for what the device
+// Waits look at the other ranks, see LaunchQueue::WaitFor. Allocates nothing, because that may wait for what the device
 // runs, and nothing would look at the other ranks meanwhile.
 class DeviceProbe : public MemoryProbe {
  public:
@@ -23,7 +23,7 @@ class DeviceProbe : public MemoryProbe {
   absl::Status Wait();
 
  private:
-  DeviceProbe(CudaRank& rank, Lane lane) : rank_(rank), lane_(lane), stream_(rank.lane_stream(lane)) {}
+  DeviceProbe(CudaRank& rank, Lane lane) : rank_(rank), lane_(lane), stream_(rank.lanes().lane_stream(lane)) {}
   absl::Status Copy(void* to, const void* from, int64_t num_bytes, cudaMemcpyKind kind);
 
   CudaRank& rank_;

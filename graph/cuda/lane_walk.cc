@@ -28,7 +28,7 @@ absl::Status LaneWalk::Prepare(const Schedule& schedule) {
 }
 
 absl::Status LaneWalk::Enqueue(CommandId id, const ScheduledCommand& command) const {
-  const cudaStream_t stream = rank_->lane_stream(command.lane);
+  const cudaStream_t stream = rank_->lanes().lane_stream(command.lane);
   for (const Wait& wait : command.waits) {
     REPRISE_RETURN_IF_ERROR(
         CudaStatus(cudaStreamWaitEvent(stream, done_[wait.command.value()].get()), "waiting for a command"));
@@ -43,11 +43,11 @@ absl::Status LaneWalk::Enqueue(CommandId id, const ScheduledCommand& command) co
 
 absl::Status LaneWalk::Launch(const ScheduledCommand& command) const {
   if (IsCollective(command.command)) return LaunchCollective(*rank_, bindings(), command);
-  return launcher_.Launch(/*local=*/0, command, rank_->stream(command.lane));
+  return launcher_.Launch(/*local=*/0, command, rank_->lanes().stream(command.lane));
 }
 
 absl::Status LaneWalk::LaunchCaptured(CommandId id, const ScheduledCommand& command) const {
-  const cudaStream_t stream = rank_->lane_stream(command.lane);
+  const cudaStream_t stream = rank_->lanes().lane_stream(command.lane);
   REPRISE_RETURN_IF_ERROR(
       CudaStatus(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "beginning the capture"));
   const absl::Status enqueued = Launch(command);

@@ -39,15 +39,18 @@ absl::Status WrongAddress(int rank, absl::string_view found) {
                                              "); use a version of NCCL that this was tried with, 2.28.7 to 2.30.7"));
 }
 
-absl::Status AskDevice(ncclWindow_t window, cudaStream_t stream, std::byte** scratch,
-                       std::vector<std::byte*>& addresses) {
+absl::Status AskDevice(ncclWindow_t window, cudaStream_t stream, std::vector<std::byte*>& addresses) {
   constexpr absl::string_view kWhat = "asking for addresses";
-  REPRISE_RETURN_IF_ERROR(
-      CudaStatus(LaunchPeerAddresses(stream, window, static_cast<int>(addresses.size()), scratch), kWhat));
-  REPRISE_RETURN_IF_ERROR(CudaStatus(
-      cudaMemcpyAsync(addresses.data(), scratch, addresses.size() * sizeof(std::byte*), cudaMemcpyDeviceToHost, stream),
-      kWhat));
-  return CudaStatus(cudaStreamSynchronize(stream), kWhat);
+  const size_t num_bytes = addresses.size() * sizeof(std::byte*);
+  std::byte** scratch = nullptr;
+  REPRISE_RETURN_IF_ERROR(CudaStatus(cudaMalloc(&scratch, num_bytes), "taking memory for addresses"));
+  absl::Status status =
+      CudaStatus(LaunchPeerAddresses(stream, window, static_cast<int>(addresses.size()), scratch), kWhat);
+  status.Update(
+      CudaStatus(cudaMemcpyAsync(addresses.data(), scratch, num_bytes, cudaMemcpyDeviceToHost, stream), kWhat));
+  status.Update(CudaStatus(cudaStreamSynchronize(stream), kWhat));
+  cudaFree(scratch);
+  return status;
 }
 
 absl::Status AskLibrary(GetPointer get_pointer, ncclWindow_t window, std::vector<std::byte*>& addresses) {
@@ -63,7 +66,7 @@ absl::Status AskLibrary(GetPointer get_pointer, ncclWindow_t window, std::vector
 }  // namespace
 
 absl::StatusOr<std::vector<std::byte*>> FindPeerAddresses(ncclComm_t communicator, ncclWindow_t window, int size,
-                                                          cudaStream_t stream, std::byte** scratch) {
+                                                          cudaStream_t stream) {
   // NCCL gives something else, of which devices know nothing, where it has no windows.
   if (!IsDeviceMemory(window)) {
     return absl::UnavailableError(
@@ -78,7 +81,7 @@ absl::StatusOr<std::vector<std::byte*>> FindPeerAddresses(ncclComm_t communicato
   std::vector<std::byte*> addresses(static_cast<size_t>(size));
   const GetPointer get_pointer = FindGetPointer();
   REPRISE_RETURN_IF_ERROR(get_pointer != nullptr ? AskLibrary(get_pointer, window, addresses)
-                                                 : AskDevice(window, stream, scratch, addresses));
+                                                 : AskDevice(window, stream, addresses));
   for (int rank = 0; rank < size; ++rank) {
     if (!IsDeviceMemory(addresses[static_cast<size_t>(rank)])) return WrongAddress(rank, "no device memory is there");
   }

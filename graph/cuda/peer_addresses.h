@@ -17,10 +17,10 @@ namespace reprise::internal {
 
 // addresses[rank] = where the memory of `rank` in the window starts, for each of `size` ranks on one host, all of the
 // window's communicator. Asks the library where it has a function for that (2.29 and later), and otherwise reads what
-// it left on the device, as the library's header does that this was built with: see CheckTokens. `scratch` is device
-// memory for `size` addresses. Waits for the stream. Unavailable if the devices cannot reach each other's memory.
+// it left on the device, as the library's header does that this was built with: see CheckTokens. Waits for the
+// stream. Unavailable if the devices cannot reach each other's memory.
 absl::StatusOr<std::vector<std::byte*>> FindPeerAddresses(ncclComm_t communicator, ncclWindow_t window, int size,
-                                                          cudaStream_t stream, std::byte** scratch);
+                                                          cudaStream_t stream);
 
 // Unavailable, naming the first rank, unless the word at words[rank] is tokens[rank], which that rank left there: then
 // the addresses are of other memory. Waits for the stream.

@@ -22,7 +22,7 @@ constexpr int kCopiesAtOnce = 8;
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<PeerTraffic>> PeerTraffic::Start(Machine& world, CudaRank& rank) {
-  if (rank.size() == 1 || rank.why_no_windows() != "") return std::unique_ptr<PeerTraffic>();
+  if (rank.size() == 1 || rank.communicators().why_no_windows() != "") return std::unique_ptr<PeerTraffic>();
   const auto agree = [&](const absl::Status& status) {
     return world.Agree("preparing to choose kernels beside copies", status, {});
   };

@@ -128,7 +128,7 @@ absl::StatusOr<TransportTimes> TryTransports(const std::shared_ptr<Machine>& wor
           PlanTraining(model, world->size(), {.transports = EveryUnit(transport), .optimizer_states = 0}));
       bytes += plans.back().memory.persistent_bytes() + plans.back().memory.transient_bytes();
     }
-    const absl::StatusOr<int64_t> free_bytes = rank.FreeBytes();
+    const absl::StatusOr<int64_t> free_bytes = rank.account().FreeBytes();
     REPRISE_RETURN_IF_ERROR(agree(free_bytes.status()));
     const double lacks = static_cast<double>(bytes) > kMemoryShare * static_cast<double>(*free_bytes) ? 1 : 0;
     REPRISE_ASSIGN_OR_RETURN(const double ranks_that_lack, world->Sum({&lacks, 1}));

@@ -104,7 +104,7 @@ absl::Status Share(Machine& world, CudaRank& rank, const std::string& path, cons
   const Json json = Json::parse(all[0], /*callback=*/nullptr, /*allow_exceptions=*/false);
   if (status.ok() && json.is_object()) {
     const CallerState caller(rank.device());
-    status = rank.compute_kernels().Choose(json.get<Choices>());
+    status = rank.lanes().compute_kernels().Choose(json.get<Choices>());
     if (!status.ok()) {
       status = absl::Status(status.code(), absl::StrCat("tuning file ", path, ": ", std::string(status.message()),
                                                         "; remove this entry"));
@@ -193,15 +193,15 @@ absl::Status LoadTuning(Machine& world, CudaRank& rank, const std::string& path)
 absl::Status Tune(Machine& world, CudaRank& rank, const std::string& path) {
   const CallerState caller(rank.device());
   constexpr absl::string_view kPhase = "choosing kernels";
-  REPRISE_RETURN_IF_ERROR(world.Agree(kPhase, rank.Wait(), {}));
+  REPRISE_RETURN_IF_ERROR(world.Agree(kPhase, rank.queue().Wait(), {}));
   REPRISE_ASSIGN_OR_RETURN(const std::string untuned, FromRank0(world, rank, kPhase, [&] {
-                             return rank.compute_kernels().has_untuned() ? std::string("untuned") : std::string();
+                             return rank.lanes().compute_kernels().has_untuned() ? std::string("untuned") : std::string();
                            }));
   if (untuned.empty()) return absl::OkStatus();
   const auto tune = [&]() -> absl::StatusOr<Choices> {
     if (rank.rank() != 0) return Choices();
-    REPRISE_RETURN_IF_ERROR(rank.compute_kernels().Tune());
-    Choices choices = rank.compute_kernels().choices();
+    REPRISE_RETURN_IF_ERROR(rank.lanes().compute_kernels().Tune());
+    Choices choices = rank.lanes().compute_kernels().choices();
     REPRISE_ASSIGN_OR_RETURN(Json json, Read(path));
     REPRISE_ASSIGN_OR_RETURN(const std::string device, TunedDevice(rank.device()));
     // What another process chose meanwhile stays.

@@ -17,7 +17,7 @@ constexpr int64_t kAlignment = 256;  // of sources, for whole transactions
 
 Upload::~Upload() {
   if (memory_ == nullptr) return;
-  if (!rank_->Drain()) return;
+  if (!rank_->queue().Drain()) return;
   const CallerState caller(rank_->device());
   cudaFreeHost(memory_);
 }
@@ -42,7 +42,7 @@ absl::StatusOr<Upload::Part*> Upload::NextPart(int64_t num_bytes) {
   if (part->used + num_bytes <= kPartBytes) return part;
   current_ = (current_ + 1) % kParts;
   part = &parts_[current_];
-  if (part->in_flight) REPRISE_RETURN_IF_ERROR(rank_->WaitFor(part->copied.get()));
+  if (part->in_flight) REPRISE_RETURN_IF_ERROR(rank_->queue().WaitFor(part->copied.get()));
   part->in_flight = false;
   part->used = 0;
   return part;

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "graph/command_uses.h"
+#include "graph/launch_command.h"
 #include "reprise/core/control_block.h"
 #include "reprise/core/status_macros.h"
 #include "reprise/kernels/step.h"
@@ -78,7 +79,6 @@ class Collectives {
 
   absl::StatusOr<Parts> operator()(const ReduceScatter& reduce) const {
     const Plan& plan = *bindings_.plan;
-    const bool exchanges = reduce.sum == Sum::kRankOrder;
     Parts parts;
     for (int rank = 0; rank < ranks(); ++rank) {
       std::vector<std::function<void()>> steps;
@@ -88,18 +88,20 @@ class Collectives {
         const int64_t part_bytes = group.shard_elements * SizeOf(dtype);
         std::vector<const std::byte*> sources;
         for (int source = 0; source < ranks(); ++source) {
-          if (exchanges && source == rank) continue;
           REPRISE_ASSIGN_OR_RETURN(const std::byte* const wire,
                                    UsesOf(source).Address<const std::byte>(Role::kWire, received.id));
           sources.push_back(wire + rank * part_bytes);
         }
         std::byte* const to = UsesOf(rank).Pointer<std::byte>(received);
-        if (exchanges) {
-          steps.push_back(Concatenate(std::move(sources), part_bytes, to));
-        } else if (dtype == DType::kBFloat16) {
-          steps.push_back(SumOf<BFloat16>(std::move(sources), group.shard_elements, to));
-        } else {
-          steps.push_back(SumOf<float>(std::move(sources), group.shard_elements, to));
+        switch (reduce.sum) {
+          case Sum::kRankOrder:
+            sources.erase(sources.begin() + rank);
+            steps.push_back(Concatenate(std::move(sources), part_bytes, to));
+            break;
+          case Sum::kNccl:
+            steps.push_back(dtype == DType::kBFloat16 ? SumOf<BFloat16>(std::move(sources), group.shard_elements, to)
+                                                      : SumOf<float>(std::move(sources), group.shard_elements, to));
+            break;
         }
       }
       parts.push_back(WorkOf(std::move(steps)));
@@ -111,33 +113,35 @@ class Collectives {
     std::vector<absl::Span<const double>> partials;
     std::vector<const ControlBlock*> controls;
     std::vector<StepState*> states;
+    std::vector<NormPart*> norm_parts;
     for (int rank = 0; rank < ranks(); ++rank) {
       REPRISE_ASSIGN_OR_RETURN(const BufferUse use, UsesOf(rank).First(Role::kNormPartials));
       partials.emplace_back(UsesOf(rank).Pointer<const double>(use), use.num_bytes / sizeof(double));
       REPRISE_ASSIGN_OR_RETURN(controls.emplace_back(), UsesOf(rank).Address<const ControlBlock>(Role::kControl));
       REPRISE_ASSIGN_OR_RETURN(states.emplace_back(), UsesOf(rank).Address<StepState>(Role::kStepState));
+      REPRISE_ASSIGN_OR_RETURN(norm_parts.emplace_back(), UsesOf(rank).Address<NormPart>(Role::kNormParts));
     }
     Parts parts;
     for (int rank = 0; rank < ranks(); ++rank) {
-      parts.push_back([partials, controls, states, rank] {
-        std::vector<NormPart> all;
+      parts.push_back([=] {
+        NormPart* const mine = norm_parts[rank];
+        NormPart* const all = mine + 1;
         for (size_t source = 0; source < states.size(); ++source) {
           double norm_squared = 0;
           for (const double partial : partials[source]) norm_squared += partial;
-          all.push_back({norm_squared, states[source]->loss_sum, controls[source]->agreed});
+          all[source] = {norm_squared, states[source]->loss_sum, controls[source]->agreed};
         }
+        *mine = all[rank];
         ImmediateHostQueue queue;
-        return kernels::FinishNorm(Stream(&queue), controls[rank], states[rank], all.data(),
-                                   static_cast<int>(all.size()));
+        return kernels::FinishNorm(Stream(&queue), controls[rank], states[rank], all, static_cast<int>(states.size()));
       });
     }
     return parts;
   }
 
-  template <class Other>
-  absl::StatusOr<Parts> operator()(const Other&) const {
-    return absl::InternalError(
-        absl::StrCat(Describe(*bindings_.plan, command_.command), " is not a collective of the host's"));
+  template <OneRankCommand Command>
+  absl::StatusOr<Parts> operator()(const Command&) const {
+    return absl::InternalError(absl::StrCat(Describe(*bindings_.plan, command_.command), " is not a collective"));
   }
 
  private:

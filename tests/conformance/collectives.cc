@@ -10,6 +10,7 @@
 #include "reprise/kernels/cross_entropy.h"
 #include "reprise/kernels/linear.h"
 #include "tests/conformance/conformance.h"
+#include "tests/testing/random_model.h"
 #include "tests/testing/status_matchers.h"
 
 namespace reprise::testing {
@@ -232,6 +233,51 @@ TEST_P(ConformanceTest, CollectivesOfAllTransportsGiveTheSameBits) {
   if (compared == 1) GTEST_SKIP() << "this machine has one transport";
 }
 
+// Of any shapes and schedules: everything that two steps leave behind.
+TEST_P(ConformanceTest, CollectivesOfAllTransportsTrainAlike) {
+  int compared = 0;
+  for (uint64_t seed = 0; seed < 6; ++seed) {
+    Random random(seed);
+    std::vector<int64_t> widths(static_cast<size_t>(2 + random.Below(4)));
+    for (int64_t& width : widths) width = random.Size(96);
+    const int64_t classes = 1 + random.Size(9);
+    widths.push_back(classes);
+    const LinearChain chain = MakeLinearChain(widths);
+    PlanOptions options = RandomPlanOptions(random);
+    options.sum = Sum::kRankOrder;
+    const int microbatches = 2 * *options.microbatches_per_graph;
+    const auto train = [&](const std::vector<TransportChoice>& transports) -> absl::StatusOr<std::string> {
+      options.transports = transports;
+      REPRISE_ASSIGN_OR_RETURN(const Plan plan, PlanTraining(chain.model, ranks(), options));
+      REPRISE_ASSIGN_OR_RETURN(const std::unique_ptr<PlanRunner> runner,
+                               NewRunner(plan, chain.compute, [](ParameterId p, int64_t i) {
+                                 return static_cast<float>((i * 7 + p.value()) % 13 - 6) / 37;
+                               }));
+      for (int step = 0; step < 2; ++step) {
+        REPRISE_RETURN_IF_ERROR(
+            runner->RunStep(microbatches, [&](int rank, int64_t microbatch, TensorId tensor, int64_t i) {
+              return tensor == chain.x ? static_cast<double>((i * 5 + rank + microbatch) % 17 - 8) / 29
+                                       : static_cast<double>((i + rank) % classes);
+            }));
+      }
+      return runner->ReadAll();
+    };
+    const auto any = [&] { return kTransports[static_cast<size_t>(random.Below(kTransports.size()))].transport; };
+    REPRISE_ASSERT_OK_AND_ASSIGN(const std::string expected, train(EveryUnit(Transport::kNccl)));
+    const std::vector<TransportChoice> all[] = {EveryUnit(Transport::kSymmetric),
+                                                EveryUnit(Transport::kCopyEngine),
+                                                {{0, {any(), any()}}, {1 + random.Below(9000), {any(), any()}}}};
+    for (const std::vector<TransportChoice>& transports : all) {
+      const absl::StatusOr<std::string> bytes = train(transports);
+      if (absl::IsUnavailable(bytes.status())) continue;  // the machine lacks a transport
+      ASSERT_THAT(bytes, IsOk()) << ToText(transports) << ", seed " << seed;
+      EXPECT_TRUE(*bytes == expected) << ToText(transports) << ", seed " << seed;
+      ++compared;
+    }
+  }
+  if (compared == 0) GTEST_SKIP() << "this machine has one transport";
+}
+
 TEST_P(ConformanceTest, CollectivesSumLossAndNormOverRanks) {
   constexpr int64_t kColumns = 64;
   const TwoClasses m = MakeTwoClasses(kColumns);
@@ -250,6 +296,20 @@ TEST_P(ConformanceTest, CollectivesSumLossAndNormOverRanks) {
     EXPECT_NEAR(state[0].loss_total, ranks() * 0.6931471805599453, ranks() * 0x1p-22);
     EXPECT_EQ(state[0].optimizer_steps, 1);
     EXPECT_EQ(state[0].skip, SkipReason::kNone);
+    // Where the plan says: this rank's part, then those of all ranks.
+    REPRISE_ASSERT_OK_AND_ASSIGN(const std::vector<NormPart> parts,
+                                 runner->ReadAs<NormPart>(static_cast<int>(local), plan.norm_parts));
+    ASSERT_EQ(parts.size(), 1 + static_cast<size_t>(ranks()));
+    const NormPart& mine = parts[1 + static_cast<size_t>(world_->local_ranks()[local])];
+    EXPECT_EQ(parts[0].norm_squared, mine.norm_squared);
+    EXPECT_EQ(parts[0].loss_sum, mine.loss_sum);
+    double norm_squared = 0, loss = 0;
+    for (int rank = 0; rank < ranks(); ++rank) {
+      norm_squared += parts[1 + static_cast<size_t>(rank)].norm_squared;
+      loss += parts[1 + static_cast<size_t>(rank)].loss_sum;
+    }
+    EXPECT_EQ(norm_squared, state[0].norm_squared);
+    EXPECT_EQ(loss, state[0].loss_total);
   }
 }
 

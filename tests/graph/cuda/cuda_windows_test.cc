@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "graph/cuda/handles.h"
 #include "reprise/graph/train_session.h"
 #include "tests/conformance/conformance.h"
@@ -24,7 +25,7 @@ struct Sharded {
   std::unique_ptr<TrainSession> session;
 };
 
-class CudaWindowsTest : public ::testing::TestWithParam<Transport> {
+class CudaWindowsTest : public ::testing::TestWithParam<UnitTransports> {
  protected:
   void Open(CudaWorldOptions options = {}) {
     REPRISE_ASSERT_OK_AND_ASSIGN(world_, NewCudaWorld(options));
@@ -46,8 +47,14 @@ class CudaWindowsTest : public ::testing::TestWithParam<Transport> {
   std::shared_ptr<internal::Machine> world_;
 };
 
-INSTANTIATE_TEST_SUITE_P(All, CudaWindowsTest, ::testing::Values(Transport::kCopyEngine, Transport::kSymmetric),
-                         [](const auto& info) { return std::string(Name(info.param)); });
+INSTANTIATE_TEST_SUITE_P(All, CudaWindowsTest,
+                         ::testing::Values(UnitTransports(Transport::kCopyEngine),
+                                           UnitTransports(Transport::kSymmetric),
+                                           UnitTransports(Transport::kCopyEngine, Transport::kSymmetric),
+                                           UnitTransports(Transport::kNccl, Transport::kSymmetric)),
+                         [](const auto& info) {
+                           return absl::StrCat(Name(info.param.gather), "_", Name(info.param.exchange));
+                         });
 
 TEST_P(CudaWindowsTest, WhatOneRankAloneFreedIsNamed) {
   ASSERT_NO_FATAL_FAILURE(Open());
