@@ -129,17 +129,17 @@ TYPED_TEST(CheckCallsTest, AnOperandThatIsReadWhenTheFunctionIsCalled) {
   using Operand = typename Reader<TypeParam>::Operand;
   const auto create = [&](RunOptions run, ReplayOrder order) { return reader.Create(std::move(run), order); };
   ForEachCreate(create, [](const absl::Status& status) { EXPECT_THAT(status, IsOk()); });
-  for (const auto& [operand, phase] : {std::pair(Operand::kParameter, "forward"), std::pair(Operand::kInput, "forward"),
-                                       std::pair(Operand::kLabel, "forward"), std::pair(Operand::kState, "forward"),
-                                       std::pair(Operand::kSaved, "backward"), std::pair(Operand::kPrivate, "backward"),
-                                       std::pair(Operand::kOutputGradient, "backward")}) {
-    reader.read_at_call = operand;
+  for (const auto& read : {std::pair(Operand::kParameter, "forward"), std::pair(Operand::kInput, "forward"),
+                           std::pair(Operand::kLabel, "forward"), std::pair(Operand::kState, "forward"),
+                           std::pair(Operand::kSaved, "backward"), std::pair(Operand::kPrivate, "backward"),
+                           std::pair(Operand::kOutputGradient, "backward")}) {
+    reader.read_at_call = read.first;
     ForEachCreate(create, [&](const absl::Status& status) {
       EXPECT_THAT(status,
-                  StatusIs(kPrecondition, AllOf(HasSubstr(std::string(phase) + " of call \"work\" on rank "),
+                  StatusIs(kPrecondition, AllOf(HasSubstr(std::string(read.second) + " of call \"work\" on rank "),
                                                 HasSubstr("bits that depend on what memory held when the function was "
                                                           "called; read and write only in what is enqueued"))))
-          << static_cast<int>(operand);
+          << static_cast<int>(read.first);
     });
     EXPECT_THAT(reader.Create({.check_writes = false}, ReplayOrder::kIssue), IsOk());
   }
