@@ -3,6 +3,8 @@
 #ifndef REPRISE_CORE_VERIFIER_CHECKS_H_
 #define REPRISE_CORE_VERIFIER_CHECKS_H_
 
+#include <string>
+
 #include "absl/status/status.h"
 #include "core/verifier/schedule.h"
 
@@ -33,6 +35,9 @@ absl::Status CheckLives(const CheckedSchedule& schedule);
 // Check::kSuccession: that every graph starts as the one before it ends, and that a schedule's states are true.
 absl::Status CheckSuccession(const Plan& plan);
 absl::Status CheckStates(const CheckedSchedule& schedule);
+
+// Check::kMeaning. `schedule` becomes the name of the one that is wrong, if it is one.
+absl::Status CheckMeaning(const Plan& plan, std::string& schedule);
 
 }  // namespace reprise::internal
 

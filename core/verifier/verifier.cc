@@ -55,11 +55,13 @@ absl::string_view Name(Check check) {
       return "memory";
     case Check::kSuccession:
       return "succession";
+    case Check::kMeaning:
+      return "meaning";
   }
   return "unknown";
 }
 
-std::vector<Violation> FindViolations(const Plan& plan) {
+std::vector<Violation> FindViolations(const Plan& plan, Check last) {
   std::vector<Violation> violations = FindFormViolations(plan);
   if (!violations.empty()) return violations;
   const std::vector<CheckedSchedule> schedules = [&] {
@@ -69,6 +71,7 @@ std::vector<Violation> FindViolations(const Plan& plan) {
     return checked;
   }();
   for (const CheckFunctions& functions : kChecks) {
+    if (functions.check > last) break;
     std::string name;
     absl::Status status;
     if (functions.of_plan != nullptr) status = functions.of_plan(plan);
@@ -79,6 +82,10 @@ std::vector<Violation> FindViolations(const Plan& plan) {
     }
     if (!status.ok()) violations.push_back(MakeViolation(functions.check, name, status));
   }
+  if (last < Check::kMeaning) return violations;
+  std::string name;
+  const absl::Status status = internal::CheckMeaning(plan, name);
+  if (!status.ok()) violations.push_back(MakeViolation(Check::kMeaning, name, status));
   return violations;
 }
 

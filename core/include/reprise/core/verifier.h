@@ -23,7 +23,8 @@ namespace reprise {
 //   kJoin:    End follows every lane's last command.
 //   kMemory:  buffers whose lives are not ordered share no byte.
 //   kSuccession: every graph that may follow another starts from the state that the other ends with.
-enum class Check : uint8_t { kForm, kData, kOrder, kFork, kJoin, kMemory, kSuccession };
+//   kMeaning: a step does what the model says, see below.
+enum class Check : uint8_t { kForm, kData, kOrder, kFork, kJoin, kMemory, kSuccession, kMeaning };
 absl::string_view Name(Check check);
 
 struct Violation {
@@ -33,7 +34,8 @@ struct Violation {
 };
 
 // All checks, on any plan whatever its numbers are, at most one violation each, in order. kForm stops the rest.
-std::vector<Violation> FindViolations(const Plan& plan);
+// Those up to kSuccession make sense of a plan that is not whole, as one of a single schedule.
+std::vector<Violation> FindViolations(const Plan& plan, Check last = Check::kMeaning);
 
 // OK, or Internal with the first violation.
 absl::Status Verify(const Plan& plan);
