@@ -60,6 +60,14 @@ class Places {
                                             Name(buffer.storage)));
   }
 
+  // The same of what a plan need not have; what it need not have has no buffer.
+  template <class... Words>
+  absl::Status TakeIf(bool needed, BufferId id, Storage storage, int64_t num_bytes, const Words&... words) {
+    if (needed) return Take(id, storage, num_bytes, words...);
+    if (!id.valid()) return absl::OkStatus();
+    return absl::InternalError(absl::StrCat(words..., " is in buffer ", id.value(), ", but outlives no graph"));
+  }
+
   absl::Status CheckLength(size_t size, size_t needed, absl::string_view what) const {
     if (size == needed) return absl::OkStatus();
     return absl::InternalError(absl::StrCat("the plan has ", size, " ", what, ", but its model has ", needed));
@@ -115,17 +123,16 @@ class Places {
         }
         const size_t states = groups[g].trainable ? static_cast<size_t>(plan_.options.optimizer_states) : 0;
         REPRISE_RETURN_IF_ERROR(CheckLength(buffers.optimizer_states[g].size(), states, "optimizer states of a group"));
-        if (!groups[g].trainable) continue;
-        trains = true;
-        in_place = in_place && plan_.wire(groups[g]) == plan_.options.accumulate;
         const int64_t elements = groups[g].shard_elements;
-        REPRISE_RETURN_IF_ERROR(Take(buffers.accumulators[g], Storage::kSession,
-                                     elements * SizeOf(plan_.options.accumulate), "the accumulator of group ", g,
-                                     " of ", name));
+        REPRISE_RETURN_IF_ERROR(TakeIf(groups[g].trainable, buffers.accumulators[g], Storage::kSession,
+                                       elements * SizeOf(plan_.options.accumulate), "the accumulator of group ", g,
+                                       " of ", name));
         for (const BufferId state : buffers.optimizer_states[g]) {
           REPRISE_RETURN_IF_ERROR(Take(state, Storage::kSession, elements * SizeOf(DType::kFloat32),
                                        "an optimizer state of group ", g, " of ", name));
         }
+        trains = trains || groups[g].trainable;
+        in_place = in_place && (!groups[g].trainable || plan_.wire(groups[g]) == plan_.options.accumulate);
       }
       if (!trains || !model.once()) continue;
       REPRISE_RETURN_IF_ERROR(Take(buffers.full_gradient, in_place ? Storage::kGradients : Storage::kSession,
@@ -147,20 +154,15 @@ class Places {
       const TensorBuffers& buffers = plan_.tensor_buffers[t];
       const std::string& name = tensor.spec.name;
       const int64_t bytes = TensorBytes(tensor.spec);
-      const bool staged = tensor.kind == TensorKind::kInput && !tensor.spec.external;
-      if (staged) {
-        const int64_t slots = int64_t{2} * model.microbatches();
-        REPRISE_RETURN_IF_ERROR(Take(buffers.staging, Storage::kSession, slots * AlignUp(bytes), "staging of ", name));
-      }
-      if (tensor.spec.external || tensor.kind == TensorKind::kOutput || tensor.kind == TensorKind::kState) {
-        REPRISE_RETURN_IF_ERROR(
-            Take(buffers.value, tensor.spec.external ? Storage::kExternal : Storage::kSession, bytes, "tensor ", name));
-      } else if (buffers.value.valid()) {
-        return absl::InternalError(absl::StrCat("tensor ", name, " outlives a graph, but need not"));
-      }
-      if (tensor.keep_gradient && model.trains()) {
-        REPRISE_RETURN_IF_ERROR(Take(buffers.kept_gradient, Storage::kSession, bytes, "the kept gradient of ", name));
-      }
+      const bool external = tensor.spec.external;
+      const int64_t slots = int64_t{2} * model.microbatches();
+      REPRISE_RETURN_IF_ERROR(TakeIf(tensor.kind == TensorKind::kInput && !external, buffers.staging, Storage::kSession,
+                                     slots * AlignUp(bytes), "what is staged of ", name));
+      REPRISE_RETURN_IF_ERROR(
+          TakeIf(external || tensor.kind == TensorKind::kOutput || tensor.kind == TensorKind::kState, buffers.value,
+                 external ? Storage::kExternal : Storage::kSession, bytes, "tensor ", name));
+      REPRISE_RETURN_IF_ERROR(TakeIf(tensor.keep_gradient && model.trains(), buffers.kept_gradient, Storage::kSession,
+                                     bytes, "the kept gradient of ", name));
     }
     return absl::OkStatus();
   }
