@@ -1,5 +1,6 @@
 // Check::kForm: everything that the other checks take for granted.
 #include <algorithm>
+#include <array>
 #include <limits>
 #include <optional>
 #include <set>
@@ -168,6 +169,7 @@ absl::Status CheckMemory(const MemoryPlan& memory) {
 }
 
 absl::Status CheckBuffers(const Plan& plan) {
+  std::array<int64_t, kNumStorages> ends = {};
   for (const Buffer& buffer : plan.buffers) {
     const int64_t storage = static_cast<int64_t>(buffer.storage);
     if (!InRange(storage, kNumStorages)) {
@@ -179,9 +181,18 @@ absl::Status CheckBuffers(const Plan& plan) {
           absl::StrCat(place, ": sizes are not negative and offsets are multiples of ", kBufferAlignment));
     }
     const int64_t available = plan.memory.num_bytes[storage];
-    if (buffer.storage == Storage::kExternal || buffer.offset <= available - buffer.num_bytes) continue;
-    return absl::InternalError(
-        absl::StrCat(place, " is not inside the ", available, " bytes of storage ", Name(buffer.storage)));
+    if (buffer.storage == Storage::kExternal) continue;
+    if (buffer.offset > available - buffer.num_bytes) {
+      return absl::InternalError(
+          absl::StrCat(place, " is not inside the ", available, " bytes of storage ", Name(buffer.storage)));
+    }
+    ends[storage] = std::max(ends[storage], buffer.offset + buffer.num_bytes);
+  }
+  for (int s = 0; s < kNumStorages; ++s) {
+    if (plan.memory.num_bytes[s] < ends[s] + kBufferAlignment) continue;
+    return absl::InternalError(absl::StrCat(plan.memory.num_bytes[s], " bytes of storage ",
+                                            Name(static_cast<Storage>(s)), " are too many: its buffers end at ",
+                                            ends[s]));
   }
   return absl::OkStatus();
 }

@@ -170,6 +170,14 @@ class Replay {
       return Error(id, Name(use.access), "s ", BytesText(plan_, use.buffer, BytesOf(use)), " as ", UseText(use),
                    ", but must ", Name(operand.access), " ", operand.num_bytes, " bytes");
     }
+    const Storage storage = plan_.buffer(use.buffer).storage;
+    const bool is_sent = use.role == Role::kGathered || use.role == Role::kWire || use.role == Role::kReceived;
+    const bool fits =
+        is_sent ? storage == Storage::kCommunicating : IsTransient(storage) || use.access == Access::kRead;
+    if (!fits && use.num_bytes > 0 && use.buffer != operand.home) {
+      return Error(id, Name(use.access), "s ", BytesText(plan_, use.buffer, BytesOf(use)), " as ", UseText(use),
+                   ", which cannot be in storage ", Name(storage));
+    }
     if (use.is_own() || index == 0) return absl::OkStatus();
     const BufferUse& own = *uses_[index - 1];
     if (use.buffer == own.buffer && use.offset == own.offset) return absl::OkStatus();

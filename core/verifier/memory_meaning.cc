@@ -40,7 +40,13 @@ class Places {
     REPRISE_RETURN_IF_ERROR(CheckParameters());
     REPRISE_RETURN_IF_ERROR(Take(plan_.control, Storage::kSession, sizeof(ControlBlock), "the control block"));
     if (model.trains()) REPRISE_RETURN_IF_ERROR(CheckTraining(model));
-    return CheckTensors(model);
+    REPRISE_RETURN_IF_ERROR(CheckTensors(model));
+    for (size_t b = 0; b < taken_.size(); ++b) {
+      if (taken_[b] || IsTransient(plan_.buffers[b].storage)) continue;
+      return absl::InternalError(absl::StrCat(plan_.buffers[b].name, " is in storage ", Name(plan_.buffers[b].storage),
+                                              ", but holds nothing that outlives a graph"));
+    }
+    return absl::OkStatus();
   }
 
  private:

@@ -32,15 +32,16 @@ absl::Status Transfer::Find(const Schedule& schedule, const Command& command) {
 
 // ---- operands ----
 
-Operand& Transfer::Add(Role role, int32_t id, Access access, int64_t num_bytes) {
+void Transfer::Add(Role role, int32_t id, Access access, int64_t num_bytes, BufferId home) {
   const int end = static_cast<int>(pieces_.size());
-  return operands_.emplace_back(Operand{.role = role,
-                                        .id = id,
-                                        .access = access,
-                                        .num_bytes = num_bytes,
-                                        .first_before = end,
-                                        .first_after = end,
-                                        .end = end});
+  operands_.push_back({.role = role,
+                       .id = id,
+                       .access = access,
+                       .num_bytes = num_bytes,
+                       .home = home,
+                       .first_before = end,
+                       .first_after = end,
+                       .end = end});
 }
 
 // Pieces before come before those after.
@@ -60,13 +61,14 @@ void Transfer::Reads(Role role, int32_t id, int64_t num_bytes, const Value& befo
   Before({0, num_bytes, before, from});
 }
 
-void Transfer::Assigns(Role role, int32_t id, int64_t num_bytes, const Value& after) {
-  Add(role, id, Access::kAssign, num_bytes);
+void Transfer::Assigns(Role role, int32_t id, int64_t num_bytes, const Value& after, BufferId home) {
+  Add(role, id, Access::kAssign, num_bytes, home);
   After({0, num_bytes, after});
 }
 
-void Transfer::Updates(Role role, int32_t id, int64_t num_bytes, const Value& before, const Value& after) {
-  Add(role, id, Access::kUpdate, num_bytes);
+void Transfer::Updates(Role role, int32_t id, int64_t num_bytes, const Value& before, const Value& after,
+                       BufferId home) {
+  Add(role, id, Access::kUpdate, num_bytes, home);
   Before({0, num_bytes, before});
   After({0, num_bytes, after});
 }
@@ -95,7 +97,8 @@ void Transfer::UpdatesStates(const CallSpec& spec, const std::vector<int>& times
   for (size_t i = 0; i < spec.state.size(); ++i) {
     const TensorId t = spec.state[i];
     const int64_t time = microbatch * model_.state_updates(t) + times[i];
-    Updates(Role::kState, t.value(), TensorBytes(t), model_.State(t, time), model_.State(t, time + 1));
+    Updates(Role::kState, t.value(), TensorBytes(t), model_.State(t, time), model_.State(t, time + 1),
+            BuffersOf(t).value);
   }
 }
 
@@ -107,13 +110,18 @@ void Transfer::AddScratch(const CallSpec& spec) {
 void Transfer::UsesWire(UnitId unit, int g, int64_t microbatch, Access access) {
   const FlatGroup& group = model_.group(unit, g);
   const int64_t size = SizeOf(plan_.wire(group));
-  Add(Role::kWire, g, access, group.num_elements * size);
+  Add(Role::kWire, g, access, group.num_elements * size, InPlace(unit));
   for (const PlacedParameter& placed : group.parameters) {
     if (!model_.has_gradient(placed.parameter)) continue;
     const Piece piece = {placed.first_element * size, placed.num_elements * size,
                          model_.WireGradient(placed.parameter, microbatch)};
     access == Access::kRead ? Before(piece) : After(piece);
   }
+}
+
+BufferId Transfer::InPlace(UnitId unit) const {
+  const BufferId full = BuffersOf(unit).full_gradient;
+  return full.valid() && plan_.buffer(full).storage == Storage::kGradients ? full : BufferId();
 }
 
 int64_t Transfer::TensorBytes(TensorId tensor) const {
@@ -143,7 +151,7 @@ absl::Status Transfer::Of(const NextMicrobatch& c) {
     return absl::InternalError(
         absl::StrCat("counts ", c.count, " microbatches, but its schedule has ", schedule_->microbatches));
   }
-  Updates(Role::kControl, -1, sizeof(ControlBlock), {.kind = ValueKind::kControl}, kControl);
+  Updates(Role::kControl, -1, sizeof(ControlBlock), {.kind = ValueKind::kControl}, kControl, plan_.control);
   return absl::OkStatus();
 }
 
@@ -181,7 +189,8 @@ absl::Status Transfer::Of(const Forward& c) {
   const CallMeaning& call = model_.call(c.call);
   ReadsParameters(call.forward_parameters);
   for (const TensorId t : spec.inputs) Reads(Role::kInput, t.value(), TensorBytes(t), model_.Tensor(t, c.position));
-  for (const TensorId t : spec.outputs) Assigns(Role::kOutput, t.value(), TensorBytes(t), model_.Tensor(t, c.position));
+  for (const TensorId t : spec.outputs)
+    Assigns(Role::kOutput, t.value(), TensorBytes(t), model_.Tensor(t, c.position), BuffersOf(t).value);
   for (const TensorId t : call.private_tensors) {
     Assigns(Role::kSaved, t.value(), TensorBytes(t), model_.Tensor(t, c.position));
   }
@@ -207,7 +216,7 @@ absl::Status Transfer::Of(const Backward& c) {
   }
   for (const GradientTerm<TensorId>& term : call.input_gradients) {
     Add(Role::kInputGradient, term.id.value(), term.index == 0 ? Access::kAssign : Access::kUpdate,
-        TensorBytes(term.id));
+        TensorBytes(term.id), BuffersOf(term.id).kept_gradient);
     const int64_t bytes = operands_.back().num_bytes;
     if (term.index > 0) Before({0, bytes, model_.TensorGradient(term.id, term.index, c.position)});
     After({0, bytes, model_.TensorGradient(term.id, term.index + 1, c.position)});
@@ -218,7 +227,8 @@ absl::Status Transfer::Of(const Backward& c) {
     const int64_t bytes =
         NumElements(plan_.model.parameter(term.id).spec.shape) * SizeOf(model_.gradient_dtype(term.id));
     const bool assigns = starts && term.index == 0;
-    Add(Role::kParameterGradient, term.id.value(), assigns ? Access::kAssign : Access::kUpdate, bytes);
+    Add(Role::kParameterGradient, term.id.value(), assigns ? Access::kAssign : Access::kUpdate, bytes,
+        BuffersOf(plan_.model.parameter(term.id).unit).full_gradient);
     if (!assigns) Before({0, bytes, model_.Gradient(term.id, term.index, c.position)});
     After({0, bytes, model_.Gradient(term.id, term.index + 1, c.position)});
   }
@@ -279,10 +289,10 @@ absl::Status Transfer::Of(const Accumulate& c) {
     Reads(Role::kReceived, g, ReceivedParts(plan_, c.sum) * group.shard_elements * SizeOf(plan_.wire(group)),
           ReceivedOf(c.unit, g, c.position));
     const int64_t bytes = group.shard_elements * SizeOf(plan_.options.accumulate);
-    Add(Role::kAccumulator, g, Access::kUpdate, bytes);
+    Add(Role::kAccumulator, g, Access::kUpdate, bytes, BuffersOf(c.unit).accumulators[g]);
     if (!model_.once()) Before({0, bytes, model_.Accumulator(c.unit, g, int64_t{c.position} - 1)});
     After({0, bytes, model_.Accumulator(c.unit, g, c.position)});
-    Add(Role::kNormPartials, g, Access::kUpdate, model_.norm_bytes(c.unit, g));
+    Add(Role::kNormPartials, g, Access::kUpdate, model_.norm_bytes(c.unit, g), plan_.norm_partials);
     After({0, model_.norm_bytes(c.unit, g), model_.NormPartials(c.unit, g, c.position)});
   }
   return absl::OkStatus();
@@ -293,7 +303,8 @@ absl::Status Transfer::Of(const RecordLoss& c) {
   REPRISE_RETURN_IF_ERROR(CheckPosition(c.position));
   const TensorId loss = plan_.model.loss();
   Reads(Role::kOutput, loss.value(), TensorBytes(loss), model_.Tensor(loss, c.position));
-  Updates(Role::kStepState, -1, sizeof(StepState), StepStateOf(int64_t{c.position} - 1), StepStateOf(c.position));
+  Updates(Role::kStepState, -1, sizeof(StepState), StepStateOf(int64_t{c.position} - 1), StepStateOf(c.position),
+          plan_.step_state);
   return absl::OkStatus();
 }
 
@@ -310,8 +321,9 @@ absl::Status Transfer::Of(const SumNorm&) {
     }
   }
   const int64_t parts = int64_t{1} + plan_.world_size();
-  Add(Role::kNormParts, -1, Access::kAssign, parts * static_cast<int64_t>(sizeof(NormPart)));
-  Updates(Role::kStepState, -1, sizeof(StepState), StepStateOf(kStepTime), StepStateOf(kStepTime, /*norm=*/1));
+  Add(Role::kNormParts, -1, Access::kAssign, parts * static_cast<int64_t>(sizeof(NormPart)), plan_.norm_parts);
+  Updates(Role::kStepState, -1, sizeof(StepState), StepStateOf(kStepTime), StepStateOf(kStepTime, /*norm=*/1),
+          plan_.step_state);
   return absl::OkStatus();
 }
 
@@ -322,11 +334,12 @@ absl::Status Transfer::Of(const UpdateParameters& c) {
     Reads(Role::kAccumulator, g, group.shard_elements * SizeOf(plan_.options.accumulate),
           model_.Accumulator(c.unit, g, kStepTime));
     Updates(Role::kMaster, g, group.shard_elements * SizeOf(plan_.options.master), model_.Master(c.unit, g, 0),
-            model_.Master(c.unit, g, 1));
+            model_.Master(c.unit, g, 1), BuffersOf(c.unit).masters[g]);
     for (int s = 0; s < plan_.options.optimizer_states; ++s) {
       const Value before = {ValueKind::kOptimizerState, c.unit.value(), g, s, 0};
       const Value after = {ValueKind::kOptimizerState, c.unit.value(), g, s, 1};
-      Updates(Role::kOptimizerState, g, group.shard_elements * SizeOf(DType::kFloat32), before, after);
+      Updates(Role::kOptimizerState, g, group.shard_elements * SizeOf(DType::kFloat32), before, after,
+              BuffersOf(c.unit).optimizer_states[g][s]);
     }
   }
   ReadsControl();
@@ -339,15 +352,18 @@ absl::Status Transfer::Of(const RefreshShards& c) {
     const FlatGroup& group = model_.group(c.unit, g);
     if (!group.trainable || group.dtype == plan_.options.master) continue;
     Reads(Role::kMaster, g, group.shard_elements * SizeOf(plan_.options.master), model_.Master(c.unit, g, 1));
-    Assigns(Role::kShard, g, group.shard_elements * SizeOf(group.dtype), model_.Shard(c.unit, g, 1));
+    Assigns(Role::kShard, g, group.shard_elements * SizeOf(group.dtype), model_.Shard(c.unit, g, 1),
+            BuffersOf(c.unit).weights[g]);
   }
   return absl::OkStatus();
 }
 
 absl::Status Transfer::Of(const PublishMetrics&) {
   ReadsControl();
-  Updates(Role::kStepState, -1, sizeof(StepState), StepStateOf(kStepTime, /*norm=*/1), StepStateOf(-1));
-  Updates(Role::kMetrics, -1, sizeof(MetricsRing), {.kind = ValueKind::kMetrics}, {ValueKind::kMetrics, 0, 0, 0, 1});
+  Updates(Role::kStepState, -1, sizeof(StepState), StepStateOf(kStepTime, /*norm=*/1), StepStateOf(-1),
+          plan_.step_state);
+  Updates(Role::kMetrics, -1, sizeof(MetricsRing), {.kind = ValueKind::kMetrics}, {ValueKind::kMetrics, 0, 0, 0, 1},
+          plan_.metrics);
   return absl::OkStatus();
 }
 

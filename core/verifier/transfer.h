@@ -24,6 +24,7 @@ struct Operand {
   AxisId peers = {};  // valid: like the operand before, of other ranks
   Access access = Access::kRead;
   int64_t num_bytes = 0;
+  BufferId home = {};                              // the one that outlives graphs in which it may be written
   int first_before = 0, first_after = 0, end = 0;  // of its pieces in Transfer
 };
 
@@ -61,13 +62,13 @@ class Transfer {
   absl::Status Of(const End& c);
 
   // Adds an operand, then pieces of it.
-  Operand& Add(Role role, int32_t id, Access access, int64_t num_bytes);
+  void Add(Role role, int32_t id, Access access, int64_t num_bytes, BufferId home = {});
   void Before(const Piece& piece);
   void After(const Piece& piece);
   // With one piece each, as far as it is given.
   void Reads(Role role, int32_t id, int64_t num_bytes, const Value& before, int64_t from = 0);
-  void Assigns(Role role, int32_t id, int64_t num_bytes, const Value& after);
-  void Updates(Role role, int32_t id, int64_t num_bytes, const Value& before, const Value& after);
+  void Assigns(Role role, int32_t id, int64_t num_bytes, const Value& after, BufferId home = {});
+  void Updates(Role role, int32_t id, int64_t num_bytes, const Value& before, const Value& after, BufferId home);
   // The last operand also of other ranks, if the transport writes their memory.
   void AlsoOfPeers(Transport transport, AxisId axis);
 
@@ -81,6 +82,11 @@ class Transfer {
   absl::Status CheckSummedPosition(int position) const;  // or of one that the schedule before left
 
   const ModelMeaning& model_;
+  const UnitBuffers& BuffersOf(UnitId unit) const { return plan_.unit_buffers[unit.value()]; }
+  const TensorBuffers& BuffersOf(TensorId tensor) const { return plan_.tensor_buffers[tensor.value()]; }
+  // Of a unit whose full gradient is what is sent.
+  BufferId InPlace(UnitId unit) const;
+
   const Plan& plan_;
   const Schedule* schedule_ = nullptr;
   std::vector<Operand> operands_;
