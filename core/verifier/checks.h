@@ -14,10 +14,6 @@ namespace reprise::internal {
 absl::Status CheckForm(const Plan& plan);
 absl::Status CheckForm(const Plan& plan, const Schedule& schedule);
 
-// Of Check::kForm what pairs each reduction with its accumulate; the last part of both of the above.
-absl::Status CheckAccumulates(const Plan& plan);
-absl::Status CheckAccumulates(const Plan& plan, const Schedule& schedule);
-
 // Check::kData.
 absl::Status CheckData(const CheckedSchedule& schedule);
 
@@ -32,9 +28,8 @@ absl::Status CheckJoins(const CheckedSchedule& schedule);
 absl::Status CheckPersistentBuffers(const Plan& plan);
 absl::Status CheckLives(const CheckedSchedule& schedule);
 
-// Check::kSuccession: that every graph starts as the one before it ends, and that a schedule's states are true.
+// Check::kSuccession: that every graph starts as the one before it ends.
 absl::Status CheckSuccession(const Plan& plan);
-absl::Status CheckStates(const CheckedSchedule& schedule);
 
 // Check::kMeaning. `schedule` becomes the name of the one that is wrong, if it is one.
 absl::Status CheckMeaning(const Plan& plan, std::string& schedule);

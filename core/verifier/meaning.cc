@@ -178,6 +178,10 @@ class Replay {
       return Error(id, Name(use.access), "s ", BytesText(plan_, use.buffer, BytesOf(use)), " as ", UseText(use),
                    ", which cannot be in storage ", Name(storage));
     }
+    if (use.num_bytes > 0 && use.buffer == operand.home && use.offset != operand.home_offset) {
+      return Error(id, Name(use.access), "s ", BytesText(plan_, use.buffer, BytesOf(use)), " as ", UseText(use),
+                   ", whose place there is byte ", operand.home_offset);
+    }
     if (use.is_own() || index == 0) return absl::OkStatus();
     const BufferUse& own = *uses_[index - 1];
     if (use.buffer == own.buffer && use.offset == own.offset) return absl::OkStatus();

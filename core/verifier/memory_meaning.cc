@@ -1,6 +1,7 @@
 #include "core/verifier/memory_meaning.h"
 
 #include <algorithm>
+#include <array>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -24,11 +25,6 @@ class Places {
   explicit Places(const Plan& plan) : plan_(plan), taken_(plan.buffers.size(), false) {}
 
   absl::Status Check() {
-    const absl::StatusOr<ModelLayout> layout = LayOut(plan_.model, plan_.world_size());
-    if (!layout.ok() || *layout != plan_.layout) {
-      return absl::InternalError(
-          absl::StrCat("the plan's layout is not that of its model on ", plan_.world_size(), " ranks"));
-    }
     if (plan_.axes.size() != 1 || plan_.axes[0].size != plan_.world_size()) {
       return absl::InternalError(absl::StrCat("the plan's ", plan_.axes.size(), " axes are not one of ",
                                               plan_.world_size(), " ranks, over which its layout shards"));
@@ -41,12 +37,7 @@ class Places {
     REPRISE_RETURN_IF_ERROR(Take(plan_.control, Storage::kSession, sizeof(ControlBlock), "the control block"));
     if (model.trains()) REPRISE_RETURN_IF_ERROR(CheckTraining(model));
     REPRISE_RETURN_IF_ERROR(CheckTensors(model));
-    for (size_t b = 0; b < taken_.size(); ++b) {
-      if (taken_[b] || IsTransient(plan_.buffers[b].storage)) continue;
-      return absl::InternalError(absl::StrCat(plan_.buffers[b].name, " is in storage ", Name(plan_.buffers[b].storage),
-                                              ", but holds nothing that outlives a graph"));
-    }
-    return absl::OkStatus();
+    return CheckNoOthers();
   }
 
  private:
@@ -54,16 +45,19 @@ class Places {
   template <class... Words>
   absl::Status Take(BufferId id, Storage storage, int64_t num_bytes, const Words&... words) {
     const bool exists = id.valid() && id.value() < static_cast<int64_t>(plan_.buffers.size());
-    if (!exists || taken_[id.value()]) {
-      return absl::InternalError(absl::StrCat(words..., " is in buffer ", id.value(), ", which ",
-                                              exists ? "holds something else too" : "does not exist"));
+    if (!exists) {
+      return absl::InternalError(
+          absl::StrCat("buffer ", id.value(), ", which is to hold ", words..., ", does not exist"));
+    }
+    const Buffer& buffer = plan_.buffer(id);
+    if (taken_[id.value()]) {
+      return absl::InternalError(absl::StrCat(buffer.name, " is to hold ", words..., ", and something else too"));
     }
     taken_[id.value()] = true;
-    const Buffer& buffer = plan_.buffer(id);
     if (buffer.storage == storage && buffer.num_bytes == num_bytes) return absl::OkStatus();
-    return absl::InternalError(absl::StrCat(words..., " of ", num_bytes, " bytes in storage ", Name(storage),
-                                            " is in buffer ", buffer.name, " of ", buffer.num_bytes, " in storage ",
-                                            Name(buffer.storage)));
+    return absl::InternalError(absl::StrCat(buffer.name, " is to hold ", words..., " of ", num_bytes,
+                                            " bytes in storage ", Name(storage), ", but has ", buffer.num_bytes,
+                                            " in storage ", Name(buffer.storage)));
   }
 
   // The same of what a plan need not have; what it need not have has no buffer.
@@ -71,7 +65,8 @@ class Places {
   absl::Status TakeIf(bool needed, BufferId id, Storage storage, int64_t num_bytes, const Words&... words) {
     if (needed) return Take(id, storage, num_bytes, words...);
     if (!id.valid()) return absl::OkStatus();
-    return absl::InternalError(absl::StrCat(words..., " is in buffer ", id.value(), ", but outlives no graph"));
+    return absl::InternalError(
+        absl::StrCat("buffer ", id.value(), " is to hold ", words..., ", but outlives no graph"));
   }
 
   absl::Status CheckLength(size_t size, size_t needed, absl::string_view what) const {
@@ -89,10 +84,10 @@ class Places {
       REPRISE_RETURN_IF_ERROR(CheckLength(unit.masters.size(), should.masters.size(), "master shards of a unit"));
       for (size_t g = 0; g < should.weights.size(); ++g) {
         REPRISE_RETURN_IF_ERROR(
-            TakeAt(unit.weights[g], needed.buffers[should.weights[g].value()], "group ", g, " of ", name));
+            TakeAt(unit.weights[g], needed.buffers[should.weights[g].value()], "the shard of group ", g, " of ", name));
         if (should.masters[g] != should.weights[g]) {
-          REPRISE_RETURN_IF_ERROR(
-              TakeAt(unit.masters[g], needed.buffers[should.masters[g].value()], "masters of group ", g, " of ", name));
+          REPRISE_RETURN_IF_ERROR(TakeAt(unit.masters[g], needed.buffers[should.masters[g].value()],
+                                         "the masters of group ", g, " of ", name));
         } else if (unit.masters[g] != unit.weights[g]) {
           return absl::InternalError(
               absl::StrCat("the masters of group ", g, " of ", name, ", which are its shard, have another buffer"));
@@ -169,6 +164,26 @@ class Places {
                  external ? Storage::kExternal : Storage::kSession, bytes, "tensor ", name));
       REPRISE_RETURN_IF_ERROR(TakeIf(tensor.keep_gradient && model.trains(), buffers.kept_gradient, Storage::kSession,
                                      bytes, "the kept gradient of ", name));
+    }
+    return absl::OkStatus();
+  }
+
+  // What outlives a graph is one of these, and no storage is larger than what is in it.
+  absl::Status CheckNoOthers() const {
+    std::array<int64_t, kNumStorages> ends = {};
+    for (size_t b = 0; b < taken_.size(); ++b) {
+      const Buffer& buffer = plan_.buffers[b];
+      if (!taken_[b] && !IsTransient(buffer.storage)) {
+        return absl::InternalError(absl::StrCat(buffer.name, " is in storage ", Name(buffer.storage),
+                                                ", but holds nothing that outlives a graph"));
+      }
+      int64_t& end = ends[static_cast<int>(buffer.storage)];
+      if (buffer.storage != Storage::kExternal) end = std::max(end, buffer.offset + buffer.num_bytes);
+    }
+    for (int s = 0; s < kNumStorages; ++s) {
+      if (plan_.memory.num_bytes[s] < ends[s] + kBufferAlignment) continue;
+      return absl::InternalError(absl::StrCat("storage ", Name(static_cast<Storage>(s)), " has ",
+                                              plan_.memory.num_bytes[s], " bytes, but its buffers end at ", ends[s]));
     }
     return absl::OkStatus();
   }

@@ -10,8 +10,8 @@
 
 namespace reprise::internal {
 
-// That the plan's layout is its model's, and that each buffer that outlives a graph exists once, with its size and in
-// its storage. The plan has passed CheckForm.
+// That each buffer that outlives a graph exists once, with its size and in its storage, and no other does. The plan has
+// passed CheckForm.
 absl::Status CheckPlaces(const Plan& plan);
 
 // Between two schedules.

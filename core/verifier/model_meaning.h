@@ -58,6 +58,12 @@ class ModelMeaning {
   // Byte offset of a group in a wire gradient, and in a full gradient, of its unit; for `groups` that of the end.
   int64_t wire_offset(UnitId unit, int group) const { return wire_offsets_[unit.value()][group]; }
   int64_t full_offset(UnitId unit, int group) const { return full_offsets_[unit.value()][group]; }
+  // Of a parameter in its unit's full gradient.
+  int64_t full_offset(ParameterId p) const {
+    const ParameterPlace& place = plan_.layout.parameters[p.value()];
+    return full_offset(plan_.model.parameter(p).unit, place.group) +
+           place.first_element * SizeOf(plan_.options.accumulate);
+  }
   // Where the partial norms of a group lie, and the bytes of all.
   int64_t norm_offset(UnitId unit, int group) const { return norm_offsets_[unit.value()][group]; }
   int64_t norm_bytes(UnitId unit, int group) const;

@@ -32,13 +32,14 @@ absl::Status Transfer::Find(const Schedule& schedule, const Command& command) {
 
 // ---- operands ----
 
-void Transfer::Add(Role role, int32_t id, Access access, int64_t num_bytes, BufferId home) {
+void Transfer::Add(Role role, int32_t id, Access access, int64_t num_bytes, BufferId home, int64_t home_offset) {
   const int end = static_cast<int>(pieces_.size());
   operands_.push_back({.role = role,
                        .id = id,
                        .access = access,
                        .num_bytes = num_bytes,
                        .home = home,
+                       .home_offset = home_offset,
                        .first_before = end,
                        .first_after = end,
                        .end = end});
@@ -110,7 +111,7 @@ void Transfer::AddScratch(const CallSpec& spec) {
 void Transfer::UsesWire(UnitId unit, int g, int64_t microbatch, Access access) {
   const FlatGroup& group = model_.group(unit, g);
   const int64_t size = SizeOf(plan_.wire(group));
-  Add(Role::kWire, g, access, group.num_elements * size, InPlace(unit));
+  Add(Role::kWire, g, access, group.num_elements * size, InPlace(unit), model_.full_offset(unit, g));
   for (const PlacedParameter& placed : group.parameters) {
     if (!model_.has_gradient(placed.parameter)) continue;
     const Piece piece = {placed.first_element * size, placed.num_elements * size,
@@ -139,6 +140,11 @@ absl::Status Transfer::CheckSummedPosition(int position) const {
   if (position >= -1 && position < model_.microbatches()) return absl::OkStatus();
   return absl::InternalError(
       absl::StrCat("is at position ", position, ", but graphs have ", model_.microbatches(), " microbatches"));
+}
+
+absl::Status Transfer::CheckTrains() const {
+  if (model_.trains()) return absl::OkStatus();
+  return absl::InternalError("is part of training, but the plan has no step");
 }
 
 // ---- commands ----
@@ -228,7 +234,7 @@ absl::Status Transfer::Of(const Backward& c) {
         NumElements(plan_.model.parameter(term.id).spec.shape) * SizeOf(model_.gradient_dtype(term.id));
     const bool assigns = starts && term.index == 0;
     Add(Role::kParameterGradient, term.id.value(), assigns ? Access::kAssign : Access::kUpdate, bytes,
-        BuffersOf(plan_.model.parameter(term.id).unit).full_gradient);
+        BuffersOf(plan_.model.parameter(term.id).unit).full_gradient, model_.full_offset(term.id));
     if (!assigns) Before({0, bytes, model_.Gradient(term.id, term.index, c.position)});
     After({0, bytes, model_.Gradient(term.id, term.index + 1, c.position)});
   }
@@ -273,7 +279,7 @@ absl::Status Transfer::Of(const ReduceScatter& c) {
 
 absl::Status Transfer::Of(const Accumulate& c) {
   REPRISE_RETURN_IF_ERROR(CheckSummedPosition(c.position));
-  if ((c.mode == AccumulateMode::kAlwaysAssign) != model_.once()) {
+  if (c.mode != (model_.once() ? AccumulateMode::kAlwaysAssign : AccumulateMode::kByMicrobatch)) {
     return absl::InternalError(model_.once() ? "does not always assign, but the plan reduces once per step"
                                              : "does not assign by microbatch, but the plan reduces every microbatch");
   }
@@ -292,14 +298,15 @@ absl::Status Transfer::Of(const Accumulate& c) {
     Add(Role::kAccumulator, g, Access::kUpdate, bytes, BuffersOf(c.unit).accumulators[g]);
     if (!model_.once()) Before({0, bytes, model_.Accumulator(c.unit, g, int64_t{c.position} - 1)});
     After({0, bytes, model_.Accumulator(c.unit, g, c.position)});
-    Add(Role::kNormPartials, g, Access::kUpdate, model_.norm_bytes(c.unit, g), plan_.norm_partials);
+    Add(Role::kNormPartials, g, Access::kUpdate, model_.norm_bytes(c.unit, g), plan_.norm_partials,
+        model_.norm_offset(c.unit, g));
     After({0, model_.norm_bytes(c.unit, g), model_.NormPartials(c.unit, g, c.position)});
   }
   return absl::OkStatus();
 }
 
 absl::Status Transfer::Of(const RecordLoss& c) {
-  if (!model_.trains()) return absl::InternalError("records a loss in a plan that does not train");
+  REPRISE_RETURN_IF_ERROR(CheckTrains());
   REPRISE_RETURN_IF_ERROR(CheckPosition(c.position));
   const TensorId loss = plan_.model.loss();
   Reads(Role::kOutput, loss.value(), TensorBytes(loss), model_.Tensor(loss, c.position));
@@ -311,6 +318,7 @@ absl::Status Transfer::Of(const RecordLoss& c) {
 // ---- the step ----
 
 absl::Status Transfer::Of(const SumNorm&) {
+  REPRISE_RETURN_IF_ERROR(CheckTrains());
   ReadsControl();
   Add(Role::kNormPartials, -1, Access::kRead, model_.norm_bytes());
   for (size_t u = 0; u < plan_.layout.units.size(); ++u) {
@@ -328,6 +336,7 @@ absl::Status Transfer::Of(const SumNorm&) {
 }
 
 absl::Status Transfer::Of(const UpdateParameters& c) {
+  REPRISE_RETURN_IF_ERROR(CheckTrains());
   for (int g = 0; g < model_.num_groups(c.unit); ++g) {
     const FlatGroup& group = model_.group(c.unit, g);
     if (!group.trainable) continue;
@@ -348,6 +357,7 @@ absl::Status Transfer::Of(const UpdateParameters& c) {
 }
 
 absl::Status Transfer::Of(const RefreshShards& c) {
+  REPRISE_RETURN_IF_ERROR(CheckTrains());
   for (int g = 0; g < model_.num_groups(c.unit); ++g) {
     const FlatGroup& group = model_.group(c.unit, g);
     if (!group.trainable || group.dtype == plan_.options.master) continue;
@@ -359,6 +369,7 @@ absl::Status Transfer::Of(const RefreshShards& c) {
 }
 
 absl::Status Transfer::Of(const PublishMetrics&) {
+  REPRISE_RETURN_IF_ERROR(CheckTrains());
   ReadsControl();
   Updates(Role::kStepState, -1, sizeof(StepState), StepStateOf(kStepTime, /*norm=*/1), StepStateOf(-1),
           plan_.step_state);

@@ -24,7 +24,8 @@ struct Operand {
   AxisId peers = {};  // valid: like the operand before, of other ranks
   Access access = Access::kRead;
   int64_t num_bytes = 0;
-  BufferId home = {};                              // the one that outlives graphs in which it may be written
+  BufferId home = {};  // the one that outlives graphs in which it may be written, there alone
+  int64_t home_offset = 0;
   int first_before = 0, first_after = 0, end = 0;  // of its pieces in Transfer
 };
 
@@ -62,7 +63,7 @@ class Transfer {
   absl::Status Of(const End& c);
 
   // Adds an operand, then pieces of it.
-  void Add(Role role, int32_t id, Access access, int64_t num_bytes, BufferId home = {});
+  void Add(Role role, int32_t id, Access access, int64_t num_bytes, BufferId home = {}, int64_t home_offset = 0);
   void Before(const Piece& piece);
   void After(const Piece& piece);
   // With one piece each, as far as it is given.
@@ -78,6 +79,7 @@ class Transfer {
   void AddScratch(const CallSpec& spec);
   void UsesWire(UnitId unit, int group, int64_t microbatch, Access access);
   int64_t TensorBytes(TensorId tensor) const;
+  absl::Status CheckTrains() const;
   absl::Status CheckPosition(int position) const;        // of a microbatch of the schedule
   absl::Status CheckSummedPosition(int position) const;  // or of one that the schedule before left
 
