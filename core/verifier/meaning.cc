@@ -73,17 +73,17 @@ class Replay {
     std::string text;
     Of(place.buffer).Find(place.offset, end, [&](int64_t first, int64_t last, const Content& content) {
       if (content.value == place.value && content.origin == origin) return true;
-      const auto shift = [&](const Value& value, int64_t of) {
-        const bool moved = value == place.value || of != place.offset;
+      const bool moved = content.value == place.value;
+      const auto text_of = [&](const Value& value, int64_t of) {
         return absl::StrCat(TextOf(plan_, value), moved ? absl::StrCat(" from byte ", first - of) : "");
       };
-      text = absl::StrCat(BytesText(plan_, place.buffer, {first, last}), " with ", shift(place.value, origin), ", but ",
-                          content.value.kind == ValueKind::kUndefined
-                              ? "they hold nothing"
-                              : absl::StrCat("they hold ", shift(content.value, content.origin)),
-                          content.writer.valid()
-                              ? absl::StrCat(", as ", CommandText(plan_, schedule_, content.writer), " left them")
-                              : "");
+      text = absl::StrCat(
+          BytesText(plan_, place.buffer, {first, last}), " with ", text_of(place.value, origin), ", but ",
+          content.value.kind == ValueKind::kUndefined
+              ? "they hold nothing"
+              : absl::StrCat("they hold ", text_of(content.value, content.origin)),
+          content.writer.valid() ? absl::StrCat(", as ", CommandText(plan_, schedule_, content.writer), " left them")
+                                 : "");
       return false;
     });
     return text;
@@ -176,7 +176,8 @@ class Replay {
         is_sent ? storage == Storage::kCommunicating : IsTransient(storage) || use.access == Access::kRead;
     if (!fits && use.num_bytes > 0 && use.buffer != operand.home) {
       return Error(id, Name(use.access), "s ", BytesText(plan_, use.buffer, BytesOf(use)), " as ", UseText(use),
-                   ", which cannot be in storage ", Name(storage));
+                   operand.home.valid() ? absl::StrCat(", whose place is ", plan_.buffer(operand.home).name)
+                                        : absl::StrCat(", which cannot be in storage ", Name(storage)));
     }
     if (use.num_bytes > 0 && use.buffer == operand.home && use.offset != operand.home_offset) {
       return Error(id, Name(use.access), "s ", BytesText(plan_, use.buffer, BytesOf(use)), " as ", UseText(use),
