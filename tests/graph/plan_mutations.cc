@@ -62,6 +62,7 @@ void RenameBuffers(Schedule& schedule, Random& random) {
 void Mutate(MutationKind kind, Random& random, Plan& plan, Schedule& schedule) {
   Rearranged commands(schedule);
   const size_t size = schedule.commands.size();
+  if (size < 3) return;  // an earlier change has left nothing
   // Begin and End are a part of every schedule's form.
   const auto inner = [&] { return 1 + static_cast<size_t>(random.Below(static_cast<int64_t>(size) - 2)); };
   const size_t at = AnyIndex(schedule.commands, random);
@@ -149,6 +150,7 @@ absl::string_view Name(MutationKind kind) {
 }
 
 void Mutate(MutationKind kind, Random& random, Plan& plan) {
+  if (plan.schedules.empty()) return;
   Schedule& schedule = plan.schedules[AnyIndex(plan.schedules, random)];
   Mutate(kind, random, plan, schedule);
   if (!KeepsWaits(kind) && random.Chance(kRederivePercent)) DeriveWaits(plan, schedule);
