@@ -17,6 +17,10 @@
 namespace reprise::internal {
 namespace {
 
+// Bytes: kAlignment elements of the narrowest floating-point dtype. Kernels take what starts there several elements at
+// a time.
+constexpr int64_t kOffsetAlignment = kAlignment * SizeOf(DType::kBFloat16);
+
 // What a byte holds.
 struct Content {
   Value value;
@@ -166,28 +170,28 @@ class Replay {
   }
 
   absl::Status CheckUse(CommandId id, const Operand& operand, const BufferUse& use, size_t index) const {
+    const auto wrong = [&](const auto&... words) {
+      return Error(id, Name(use.access), "s ", BytesText(plan_, use.buffer, BytesOf(use)), " as ", UseText(use), ", ",
+                   words...);
+    };
     if (use.access != operand.access || use.num_bytes != operand.num_bytes) {
-      return Error(id, Name(use.access), "s ", BytesText(plan_, use.buffer, BytesOf(use)), " as ", UseText(use),
-                   ", but must ", Name(operand.access), " ", operand.num_bytes, " bytes");
+      return wrong("but must ", Name(operand.access), " ", operand.num_bytes, " bytes");
     }
+    if (use.num_bytes == 0) return absl::OkStatus();
     const Storage storage = plan_.buffer(use.buffer).storage;
     const bool is_sent = use.role == Role::kGathered || use.role == Role::kWire || use.role == Role::kReceived;
-    const bool fits =
-        is_sent ? storage == Storage::kCommunicating : IsTransient(storage) || use.access == Access::kRead;
-    if (!fits && use.num_bytes > 0 && use.buffer != operand.home) {
-      return Error(id, Name(use.access), "s ", BytesText(plan_, use.buffer, BytesOf(use)), " as ", UseText(use),
-                   operand.home.valid() ? absl::StrCat(", whose place is ", plan_.buffer(operand.home).name)
-                                        : absl::StrCat(", which cannot be in storage ", Name(storage)));
-    }
-    if (use.num_bytes > 0 && use.buffer == operand.home && use.offset != operand.home_offset) {
-      return Error(id, Name(use.access), "s ", BytesText(plan_, use.buffer, BytesOf(use)), " as ", UseText(use),
-                   ", whose place there is byte ", operand.home_offset);
+    if (use.buffer == operand.home) {
+      if (use.offset != operand.home_offset) return wrong("whose place there is byte ", operand.home_offset);
+    } else if (is_sent ? storage != Storage::kCommunicating : use.access != Access::kRead && !IsTransient(storage)) {
+      if (operand.home.valid()) return wrong("whose place is ", plan_.buffer(operand.home).name);
+      return wrong("which cannot be in storage ", Name(storage));
+    } else if (IsTransient(storage) && use.offset % kOffsetAlignment != 0) {
+      return wrong("which does not start at a multiple of ", kOffsetAlignment, " bytes");
     }
     if (use.is_own() || index == 0) return absl::OkStatus();
     const BufferUse& own = *uses_[index - 1];
     if (use.buffer == own.buffer && use.offset == own.offset) return absl::OkStatus();
-    return Error(id, "uses ", BytesText(plan_, use.buffer, BytesOf(use)), " of peers, but of its own memory ",
-                 BytesText(plan_, own.buffer, BytesOf(own)));
+    return wrong("but has ", BytesText(plan_, own.buffer, BytesOf(own)), " as its own");
   }
 
   const ModelMeaning& model_;

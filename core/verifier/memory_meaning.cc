@@ -12,12 +12,6 @@
 namespace reprise::internal {
 namespace {
 
-int64_t TensorBytes(const TensorSpec& spec) { return NumElements(spec.shape) * SizeOf(spec.dtype); }
-
-constexpr int64_t AlignUp(int64_t bytes) {
-  return (bytes + kBufferAlignment - 1) / kBufferAlignment * kBufferAlignment;
-}
-
 // ---- which buffers there are ----
 
 class Places {
@@ -154,7 +148,7 @@ class Places {
       const Tensor& tensor = plan_.model.tensors()[t];
       const TensorBuffers& buffers = plan_.tensor_buffers[t];
       const std::string& name = tensor.spec.name;
-      const int64_t bytes = TensorBytes(tensor.spec);
+      const int64_t bytes = model.bytes_of(TensorId(static_cast<int64_t>(t)));
       const bool external = tensor.spec.external;
       const int64_t slots = int64_t{2} * model.microbatches();
       REPRISE_RETURN_IF_ERROR(TakeIf(tensor.kind == TensorKind::kInput && !external, buffers.staging, Storage::kSession,

@@ -11,10 +11,6 @@ namespace {
 // Value::time of what never changes.
 constexpr int64_t kNever = std::numeric_limits<int64_t>::min();
 
-constexpr int64_t AlignUp(int64_t bytes) {
-  return (bytes + kBufferAlignment - 1) / kBufferAlignment * kBufferAlignment;
-}
-
 int64_t NormBytes(const FlatGroup& group) {
   return NormRanges(group.shard_elements) * static_cast<int64_t>(sizeof(double));
 }

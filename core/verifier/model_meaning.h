@@ -11,6 +11,10 @@
 
 namespace reprise::internal {
 
+inline constexpr int64_t AlignUp(int64_t bytes) {
+  return (bytes + kBufferAlignment - 1) / kBufferAlignment * kBufferAlignment;
+}
+
 // A gradient that a backward call writes, as one of several.
 template <class T>
 struct GradientTerm {
@@ -43,6 +47,10 @@ class ModelMeaning {
     return group(plan_.model.parameter(parameter).unit, plan_.layout.parameters[parameter.value()].group);
   }
   int num_groups(UnitId unit) const { return static_cast<int>(plan_.layout.units[unit.value()].groups.size()); }
+  int64_t bytes_of(TensorId tensor) const {
+    const TensorSpec& spec = plan_.model.tensor(tensor).spec;
+    return NumElements(spec.shape) * SizeOf(spec.dtype);
+  }
   const CallMeaning& call(CallId id) const { return calls_[id.value()]; }
 
   // ---- gradients ----

@@ -98,7 +98,7 @@ void Transfer::UpdatesStates(const CallSpec& spec, const std::vector<int>& times
   for (size_t i = 0; i < spec.state.size(); ++i) {
     const TensorId t = spec.state[i];
     const int64_t time = microbatch * model_.state_updates(t) + times[i];
-    Updates(Role::kState, t.value(), TensorBytes(t), model_.State(t, time), model_.State(t, time + 1),
+    Updates(Role::kState, t.value(), model_.bytes_of(t), model_.State(t, time), model_.State(t, time + 1),
             BuffersOf(t).value);
   }
 }
@@ -123,11 +123,6 @@ void Transfer::UsesWire(UnitId unit, int g, int64_t microbatch, Access access) {
 BufferId Transfer::InPlace(UnitId unit) const {
   const BufferId full = BuffersOf(unit).full_gradient;
   return full.valid() && plan_.buffer(full).storage == Storage::kGradients ? full : BufferId();
-}
-
-int64_t Transfer::TensorBytes(TensorId tensor) const {
-  const TensorSpec& spec = plan_.model.tensor(tensor).spec;
-  return NumElements(spec.shape) * SizeOf(spec.dtype);
 }
 
 absl::Status Transfer::CheckPosition(int position) const {
@@ -173,7 +168,7 @@ absl::Status Transfer::Of(const StageInputs& c) {
     const BufferId staging = plan_.tensor_buffers[i].staging;
     if (!staging.valid()) continue;
     Reads(Role::kStaging, t.value(), plan_.buffer(staging).num_bytes, {.kind = ValueKind::kStaging, .id = t.value()});
-    Assigns(Role::kInput, t.value(), TensorBytes(t), model_.Tensor(t, c.position));
+    Assigns(Role::kInput, t.value(), model_.bytes_of(t), model_.Tensor(t, c.position));
   }
   return absl::OkStatus();
 }
@@ -194,11 +189,11 @@ absl::Status Transfer::Of(const Forward& c) {
   const CallSpec& spec = plan_.model.call(c.call);
   const CallMeaning& call = model_.call(c.call);
   ReadsParameters(call.forward_parameters);
-  for (const TensorId t : spec.inputs) Reads(Role::kInput, t.value(), TensorBytes(t), model_.Tensor(t, c.position));
+  for (const TensorId t : spec.inputs) Reads(Role::kInput, t.value(), model_.bytes_of(t), model_.Tensor(t, c.position));
   for (const TensorId t : spec.outputs)
-    Assigns(Role::kOutput, t.value(), TensorBytes(t), model_.Tensor(t, c.position), BuffersOf(t).value);
+    Assigns(Role::kOutput, t.value(), model_.bytes_of(t), model_.Tensor(t, c.position), BuffersOf(t).value);
   for (const TensorId t : call.private_tensors) {
-    Assigns(Role::kSaved, t.value(), TensorBytes(t), model_.Tensor(t, c.position));
+    Assigns(Role::kSaved, t.value(), model_.bytes_of(t), model_.Tensor(t, c.position));
   }
   UpdatesStates(spec, call.state_times, c.position);
   AddScratch(spec);
@@ -212,17 +207,17 @@ absl::Status Transfer::Of(const Backward& c) {
   const CallMeaning& call = model_.call(c.call);
   if (!call.backward) return absl::InternalError("runs, but the loss needs no gradient of its outputs");
   ReadsParameters(call.backward_parameters);
-  for (const TensorId t : spec.saved) Reads(Role::kSaved, t.value(), TensorBytes(t), model_.Tensor(t, c.position));
+  for (const TensorId t : spec.saved) Reads(Role::kSaved, t.value(), model_.bytes_of(t), model_.Tensor(t, c.position));
   for (const TensorId t : call.output_gradients) {
     if (t == plan_.model.loss()) {
       Reads(Role::kOutputGradient, t.value(), sizeof(float), kControl, offsetof(ControlBlock, loss_scale));
     } else {
-      Reads(Role::kOutputGradient, t.value(), TensorBytes(t), model_.TensorGradient(t, c.position));
+      Reads(Role::kOutputGradient, t.value(), model_.bytes_of(t), model_.TensorGradient(t, c.position));
     }
   }
   for (const GradientTerm<TensorId>& term : call.input_gradients) {
     Add(Role::kInputGradient, term.id.value(), term.index == 0 ? Access::kAssign : Access::kUpdate,
-        TensorBytes(term.id), BuffersOf(term.id).kept_gradient);
+        model_.bytes_of(term.id), BuffersOf(term.id).kept_gradient);
     const int64_t bytes = operands_.back().num_bytes;
     if (term.index > 0) Before({0, bytes, model_.TensorGradient(term.id, term.index, c.position)});
     After({0, bytes, model_.TensorGradient(term.id, term.index + 1, c.position)});
@@ -309,7 +304,7 @@ absl::Status Transfer::Of(const RecordLoss& c) {
   REPRISE_RETURN_IF_ERROR(CheckTrains());
   REPRISE_RETURN_IF_ERROR(CheckPosition(c.position));
   const TensorId loss = plan_.model.loss();
-  Reads(Role::kOutput, loss.value(), TensorBytes(loss), model_.Tensor(loss, c.position));
+  Reads(Role::kOutput, loss.value(), model_.bytes_of(loss), model_.Tensor(loss, c.position));
   Updates(Role::kStepState, -1, sizeof(StepState), StepStateOf(int64_t{c.position} - 1), StepStateOf(c.position),
           plan_.step_state);
   return absl::OkStatus();

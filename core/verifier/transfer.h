@@ -78,7 +78,6 @@ class Transfer {
   void UpdatesStates(const CallSpec& spec, const std::vector<int>& times, int64_t microbatch);
   void AddScratch(const CallSpec& spec);
   void UsesWire(UnitId unit, int group, int64_t microbatch, Access access);
-  int64_t TensorBytes(TensorId tensor) const;
   absl::Status CheckTrains() const;
   absl::Status CheckPosition(int position) const;        // of a microbatch of the schedule
   absl::Status CheckSummedPosition(int position) const;  // or of one that the schedule before left

@@ -36,6 +36,7 @@ Plan TwoMicrobatches() { return Stack({.microbatches_per_graph = 2}); }
 Plan Carried() { return Stack({.tail = Tail::kCarried}); }
 Plan Once() { return Stack({.reduce = Reduce::kOncePerStep}); }
 Plan InPlace() { return Stack({.reduce = Reduce::kOncePerStep, .wire = DType::kFloat32}); }
+Plan CopyEngine() { return Stack({.transports = EveryUnit(Transport::kCopyEngine)}); }
 Plan Packed() { return Stack({.wire = DType::kFloat32}); }
 
 // Units of different sizes, a tied one among them that is packed, and a state.
@@ -278,6 +279,23 @@ std::vector<Mistake> GraphMistakes() {
          use.num_bytes = 128;
        },
        {"forward c1", "of gathered.tied.0 as parameter 1, but must read 1024 bytes"}},
+      {"ParameterUnaligned",
+       TiedTraining,
+       &Plan::first,
+       [](Schedule& s) { UseAs(UsesOf<Forward>(s), Role::kParameter).offset = 2; },
+       {"forward c0", "as parameter 0, which does not start at a multiple of 128 bytes"}},
+      {"NothingWrittenForPeers",
+       CopyEngine,
+       &Plan::first,
+       [](Schedule& s) { std::erase_if(UsesOf<AllGather>(s), [](const BufferUse& use) { return !use.is_own(); }); },
+       {"all_gather u0", "has no use as gathered 0 of peers, which it needs"}},
+      {"WrittenElsewhereForPeers",
+       CopyEngine,
+       &Plan::first,
+       [](Schedule& s) {
+         UsesOf<ReduceScatter>(s).back().buffer = UseAs(UsesOf<ReduceScatter>(s, 1), Role::kReceived).buffer;
+       },
+       {"reduce_scatter u2", "of received.u1.m0", "as received 0 of peers, but has", "of received.u2.m0"}},
       {"TiedUnitPackedTooEarly",
        TiedTraining,
        &Plan::first,
@@ -375,9 +393,9 @@ std::vector<Mistake> StateMistakes() {
   };
 }
 
-class VerifierMeaningTest : public ::testing::TestWithParam<Mistake> {};
+class VerifierMeaningMistakeTest : public ::testing::TestWithParam<Mistake> {};
 
-TEST_P(VerifierMeaningTest, IsFound) {
+TEST_P(VerifierMeaningMistakeTest, IsFound) {
   const Mistake& mistake = GetParam();
   Plan plan = mistake.plan();
   ASSERT_THAT(Verify(plan), IsOk());
@@ -391,9 +409,43 @@ TEST_P(VerifierMeaningTest, IsFound) {
 }
 
 std::string NameOf(const ::testing::TestParamInfo<Mistake>& info) { return info.param.name; }
-INSTANTIATE_TEST_SUITE_P(Step, VerifierMeaningTest, ::testing::ValuesIn(StepMistakes()), NameOf);
-INSTANTIATE_TEST_SUITE_P(Graph, VerifierMeaningTest, ::testing::ValuesIn(GraphMistakes()), NameOf);
-INSTANTIATE_TEST_SUITE_P(State, VerifierMeaningTest, ::testing::ValuesIn(StateMistakes()), NameOf);
+INSTANTIATE_TEST_SUITE_P(Step, VerifierMeaningMistakeTest, ::testing::ValuesIn(StepMistakes()), NameOf);
+INSTANTIATE_TEST_SUITE_P(Graph, VerifierMeaningMistakeTest, ::testing::ValuesIn(GraphMistakes()), NameOf);
+INSTANTIATE_TEST_SUITE_P(State, VerifierMeaningMistakeTest, ::testing::ValuesIn(StateMistakes()), NameOf);
+
+// ---- what is where ----
+
+TEST(VerifierMeaningTest, NamesWhatIsNotInItsPlace) {
+  struct PlanMistake {
+    std::function<void(Plan&)> change;
+    const char* words;
+  };
+  const auto weights = [](Plan& plan) -> Buffer& { return plan.buffers[plan.unit_buffers[1].weights[0].value()]; };
+  for (const PlanMistake& mistake : std::vector<PlanMistake>{
+           {[&](Plan& p) { std::swap(weights(p).offset, p.buffers[p.unit_buffers[0].weights[0].value()].offset); },
+            "the shard of group 0 of u0 is at byte 256 of its storage, not 0"},
+           {[](Plan& p) { std::swap(p.unit_buffers[0].accumulators, p.unit_buffers[1].weights); },
+            "accumulator.u0 is to hold the shard of group 0 of u1 of 128 bytes in storage weights, but has 256 in "
+            "storage session"},
+           {[](Plan& p) { p.unit_buffers[0].accumulators = p.unit_buffers[1].accumulators; },
+            "accumulator.u1 is to hold the accumulator of group 0 of u1, and something else too"},
+           {[](Plan& p) { p.unit_buffers[0].optimizer_states[0].pop_back(); },
+            "the plan has 1 optimizer states of a group, but its model has 2"},
+           {[](Plan& p) { p.tensor_buffers[0].value = p.control; }, "is to hold tensor x, but outlives no graph"},
+           {[](Plan& p) { p.metrics = BufferId(); }, "buffer -1, which is to hold the metrics, does not exist"},
+           {[](Plan& p) { p.axes[0].size = 3; }, "axes are not one of 2 ranks"},
+           {[](Plan& p) { p.memory.num_bytes[static_cast<int>(Storage::kLocal)] += 512; }, "storage local has "},
+           {[](Plan& p) {
+              p.buffers.push_back({"idle", Storage::kExternal, 8, 0});
+            },
+            "idle is in storage external, but holds nothing that outlives a graph"},
+           {[](Plan& p) { p.schedules.push_back(p.schedules[0]); }, "is none of first, body, finish and step"}}) {
+    Plan plan = Basic();
+    mistake.change(plan);
+    EXPECT_THAT(FindViolations(plan), Contains(AllOf(Field(&Violation::check, Check::kMeaning),
+                                                     Field(&Violation::message, HasSubstr(mistake.words)))));
+  }
+}
 
 }  // namespace
 }  // namespace reprise

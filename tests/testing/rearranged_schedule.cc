@@ -42,7 +42,9 @@ void Rearranged::Finish() {
 }
 
 void DeriveWaits(Plan& plan, Schedule& schedule) {
-  if (!CanDerive(plan, schedule)) return;
+  for (const Schedule& other : plan.schedules) {
+    if (!CanDerive(plan, other)) return;
+  }
   internal::ScheduleBuilder builder;
   for (size_t c = 1; c + 1 < schedule.commands.size(); ++c) {
     ScheduledCommand& command = schedule.commands[c];

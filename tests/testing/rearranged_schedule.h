@@ -36,8 +36,8 @@ class Rearranged {
 };
 
 // Derives the waits of a schedule of the plan and all places in memory again from what the commands use, by the
-// planner's own means; waits for limits are kept where they name an earlier command. Does nothing for a schedule whose
-// uses lie outside their buffers, or that has no Begin or End.
+// planner's own means; waits for limits are kept where they name an earlier command. Does nothing if uses of the
+// plan lie outside their buffers, or a schedule has no Begin or End.
 void DeriveWaits(Plan& plan, Schedule& schedule);
 
 }  // namespace reprise::testing
