@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <limits>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -151,6 +152,10 @@ class Places {
       const int64_t bytes = model.bytes_of(TensorId(static_cast<int64_t>(t)));
       const bool external = tensor.spec.external;
       const int64_t slots = int64_t{2} * model.microbatches();
+      if (AlignUp(bytes) > std::numeric_limits<int64_t>::max() / slots) {
+        return absl::InternalError(absl::StrCat("what is staged of ", name, " in ", slots, " slots of ", bytes,
+                                                " bytes has no size that fits an int64"));
+      }
       REPRISE_RETURN_IF_ERROR(TakeIf(tensor.kind == TensorKind::kInput && !external, buffers.staging, Storage::kSession,
                                      slots * AlignUp(bytes), "what is staged of ", name));
       REPRISE_RETURN_IF_ERROR(
