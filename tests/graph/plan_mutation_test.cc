@@ -1,8 +1,8 @@
 // What Verify accepts is right: of many plans with something changed, all that it accepts leave the same bytes as the
 // plan that they were made from, in any order that they allow, and touch no memory that is not theirs.
 //
-// REPRISE_TEST_MUTANTS sets how many are made (40000 takes ten seconds) and tells how many of each kind were accepted, REPRISE_TEST_FIRST_MUTANT with which one to
-// begin.
+// REPRISE_TEST_MUTANTS sets how many are made (40000 take ten seconds) and tells how many of each kind are accepted,
+// REPRISE_TEST_FIRST_MUTANT with which one to begin.
 #include <array>
 #include <cstdlib>
 #include <iostream>
