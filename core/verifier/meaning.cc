@@ -163,7 +163,7 @@ class Replay {
     return absl::OkStatus();
   }
 
-  // "wire 0 of peers".
+  // "received 0 of peers".
   template <class T>
   std::string UseText(const T& use) const {
     return absl::StrCat(NameOf(use.role, use.id), use.peers.valid() ? " of peers" : "");

@@ -278,8 +278,8 @@ class Memory {
     }
     for (const OutstandingReduction& held : moment_.held->outstanding) {
       for (int g = 0; g < model_.num_groups(held.unit); ++g) {
-        VisitGradients(held.unit, g, held.wire, model_.wire_offset(held.unit, g),
-                       SizeOf(plan_.wire(model_.group(held.unit, g))), &ModelMeaning::WireGradient);
+        VisitGradients(held.unit, g, held.wire, model_.reduce_offset(held.unit, g),
+                       SizeOf(plan_.wire(model_.group(held.unit, g))), &ModelMeaning::CastGradient);
       }
     }
   }

@@ -103,12 +103,12 @@ void ModelMeaning::FindStateTimes() {
 
 void ModelMeaning::FindOffsets() {
   for (const UnitLayout& unit : plan_.layout.units) {
-    std::vector<int64_t>&wire = wire_offsets_.emplace_back(1, 0), &full = full_offsets_.emplace_back(1, 0);
+    std::vector<int64_t>&reduce = reduce_offsets_.emplace_back(1, 0), &full = full_offsets_.emplace_back(1, 0);
     std::vector<int64_t>& norm = norm_offsets_.emplace_back();
     std::vector<bool>& has = group_has_gradient_.emplace_back();
     for (const FlatGroup& group : unit.groups) {
       const int64_t elements = group.trainable ? group.num_elements : 0;
-      wire.push_back(wire.back() + AlignUp(elements * SizeOf(plan_.wire(group))));
+      reduce.push_back(reduce.back() + AlignUp(elements * SizeOf(plan_.wire(group))));
       full.push_back(full.back() + AlignUp(elements * SizeOf(plan_.options.accumulate)));
       norm.push_back(norm_bytes_);
       if (group.trainable) norm_bytes_ += NormBytes(group);
@@ -166,10 +166,10 @@ Value ModelMeaning::Gradient(ParameterId parameter, int64_t microbatch) const {
   return {ValueKind::kParameterGradient, parameter.value(), 0, gradient_terms_[parameter.value()], microbatch};
 }
 
-Value ModelMeaning::WireGradient(ParameterId parameter, int64_t microbatch) const {
+Value ModelMeaning::CastGradient(ParameterId parameter, int64_t microbatch) const {
   Value gradient = Gradient(parameter, microbatch);
   if (gradient_dtype(parameter) == plan_.wire(group_of(parameter))) return gradient;
-  gradient.kind = ValueKind::kWireGradient;
+  gradient.kind = ValueKind::kCastGradient;
   return gradient;
 }
 

@@ -64,7 +64,7 @@ class ModelMeaning {
     return once() ? plan_.options.accumulate : plan_.model.parameter(p).spec.dtype;
   }
   // Byte offset of a group in a wire gradient, and in a full gradient, of its unit; for `groups` that of the end.
-  int64_t wire_offset(UnitId unit, int group) const { return wire_offsets_[unit.value()][group]; }
+  int64_t reduce_offset(UnitId unit, int group) const { return reduce_offsets_[unit.value()][group]; }
   int64_t full_offset(UnitId unit, int group) const { return full_offsets_[unit.value()][group]; }
   // Of a parameter in its unit's full gradient.
   int64_t full_offset(ParameterId p) const {
@@ -87,7 +87,7 @@ class ModelMeaning {
   // All terms.
   Value Gradient(ParameterId parameter, int64_t microbatch) const;
   Value TensorGradient(TensorId tensor, int64_t microbatch) const;
-  Value WireGradient(ParameterId parameter, int64_t microbatch) const;
+  Value CastGradient(ParameterId parameter, int64_t microbatch) const;
   // Of a group that has no gradient the sum is what it was, forever.
   Value Accumulator(UnitId unit, int g, int64_t microbatch) const;
   Value NormPartials(UnitId unit, int g, int64_t microbatch) const;
@@ -106,7 +106,7 @@ class ModelMeaning {
   std::vector<int> tensor_gradient_terms_;  // by TensorId
   std::vector<int> state_updates_;          // by TensorId
   std::vector<std::vector<bool>> group_has_gradient_;
-  std::vector<std::vector<int64_t>> wire_offsets_, full_offsets_, norm_offsets_;
+  std::vector<std::vector<int64_t>> reduce_offsets_, full_offsets_, norm_offsets_;
   int64_t norm_bytes_ = 0;
 };
 

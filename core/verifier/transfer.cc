@@ -108,14 +108,14 @@ void Transfer::AddScratch(const CallSpec& spec) {
 }
 
 // What a unit sends of a group: its gradients, where they lie, and padding that holds anything.
-void Transfer::UsesWire(UnitId unit, int g, int64_t microbatch, Access access) {
+void Transfer::UsesReduceBuffer(UnitId unit, int g, int64_t microbatch, Access access) {
   const FlatGroup& group = model_.group(unit, g);
   const int64_t size = SizeOf(plan_.wire(group));
   Add(Role::kWire, g, access, group.num_elements * size, InPlace(unit), model_.full_offset(unit, g));
   for (const PlacedParameter& placed : group.parameters) {
     if (!model_.has_gradient(placed.parameter)) continue;
     const Piece piece = {placed.first_element * size, placed.num_elements * size,
-                         model_.WireGradient(placed.parameter, microbatch)};
+                         model_.CastGradient(placed.parameter, microbatch)};
     access == Access::kRead ? Before(piece) : After(piece);
   }
 }
@@ -254,7 +254,7 @@ absl::Status Transfer::Of(const PackGradients& c) {
           model_.Gradient(p, c.position));
   }
   for (int g = 0; g < model_.num_groups(c.unit); ++g) {
-    if (is_packed(g)) UsesWire(c.unit, g, c.position, Access::kAssign);
+    if (is_packed(g)) UsesReduceBuffer(c.unit, g, c.position, Access::kAssign);
   }
   return absl::OkStatus();
 }
@@ -264,7 +264,7 @@ absl::Status Transfer::Of(const ReduceScatter& c) {
   for (int g = 0; g < model_.num_groups(c.unit); ++g) {
     if (!model_.has_gradient(c.unit, g)) continue;
     const FlatGroup& group = model_.group(c.unit, g);
-    UsesWire(c.unit, g, c.position, Access::kRead);
+    UsesReduceBuffer(c.unit, g, c.position, Access::kRead);
     Assigns(Role::kReceived, g, ReceivedParts(plan_, c.sum) * group.shard_elements * SizeOf(plan_.wire(group)),
             ReceivedOf(c.unit, g, c.position));
     AlsoOfPeers(c.transport, c.axis);
@@ -286,7 +286,7 @@ absl::Status Transfer::Of(const Accumulate& c) {
   for (int g = 0; g < model_.num_groups(c.unit); ++g) {
     if (!model_.has_gradient(c.unit, g)) continue;
     const FlatGroup& group = model_.group(c.unit, g);
-    if (c.sum == Sum::kRankOrder) UsesWire(c.unit, g, c.position, Access::kRead);
+    if (c.sum == Sum::kRankOrder) UsesReduceBuffer(c.unit, g, c.position, Access::kRead);
     Reads(Role::kReceived, g, ReceivedParts(plan_, c.sum) * group.shard_elements * SizeOf(plan_.wire(group)),
           ReceivedOf(c.unit, g, c.position));
     const int64_t bytes = group.shard_elements * SizeOf(plan_.options.accumulate);

@@ -77,7 +77,7 @@ class Transfer {
   void ReadsParameters(const std::vector<ParameterId>& parameters);
   void UpdatesStates(const CallSpec& spec, const std::vector<int>& times, int64_t microbatch);
   void AddScratch(const CallSpec& spec);
-  void UsesWire(UnitId unit, int group, int64_t microbatch, Access access);
+  void UsesReduceBuffer(UnitId unit, int group, int64_t microbatch, Access access);
   absl::Status CheckTrains() const;
   absl::Status CheckPosition(int position) const;        // of a microbatch of the schedule
   absl::Status CheckSummedPosition(int position) const;  // or of one that the schedule before left

@@ -32,8 +32,8 @@ std::string TextOf(const Plan& plan, const Value& value) {
       return absl::StrCat("the gradient of ", tensor(), microbatch(), writers());
     case ValueKind::kParameterGradient:
       return absl::StrCat("the gradient of ", parameter(), microbatch(), writers());
-    case ValueKind::kWireGradient:
-      return absl::StrCat("the wire gradient of ", parameter(), microbatch());
+    case ValueKind::kCastGradient:
+      return absl::StrCat("the gradient of ", parameter(), microbatch(), " in the reduce dtype");
     case ValueKind::kReceived:
       return absl::StrCat("what is received for ", group(), microbatch());
     case ValueKind::kAccumulator:

@@ -24,7 +24,7 @@ enum class ValueKind : uint8_t {
   kState,              // tensor, time
   kTensorGradient,     // tensor, index, time: with what the first `index` of its writers give
   kParameterGradient,  // parameter, index, time: the same; with Reduce::kOncePerStep on top of earlier microbatches
-  kWireGradient,       // parameter, time: the whole gradient, cast
+  kCastGradient,       // parameter, time: the whole gradient, cast
   kReceived,           // unit, group, time: what a reduction delivers
   kAccumulator,        // unit, group, time: the sum up to this microbatch
   kNormPartials,       // unit, group, time: the squares of that sum, if it is the step's last

@@ -11,7 +11,7 @@ std::vector<Mistake> GradientMistakes() {
          std::erase_if(p.reduction.uses, [](const BufferUse& use) { return use.role == Role::kWire; });
          return true;
        },
-       {"reduce_scatter", "has no use as wire "}},
+       {"reduce_scatter", "has no use as reduce_buffer "}},
       {"AGradientLeftOut",
        [](const Pair& p) {
          const std::vector<BufferUse*> gradients = p.Gradients();
@@ -22,19 +22,19 @@ std::vector<Mistake> GradientMistakes() {
          }
          return true;
        },
-       {"reduce_scatter", "has no use as wire "}},
+       {"reduce_scatter", "has no use as reduce_buffer "}},
       {"AGradientTwice",
        [](const Pair& p) {
          p.reduction.uses.push_back(*p.Gradients()[0]);
          return true;
        },
-       {"reduce_scatter", "uses bytes", "as wire ", "which it does not need"}},
+       {"reduce_scatter", "uses bytes", "as reduce_buffer ", "which it does not need"}},
       {"AByteLeftOut",
        [](const Pair& p) {
          --p.Gradients().back()->num_bytes;
          return true;
        },
-       {"reduce_scatter", "reads bytes", "as wire ", "but must read "}},
+       {"reduce_scatter", "reads bytes", "as reduce_buffer ", "but must read "}},
       {"AByteTooEarly",
        [](const Pair& p) {
          BufferUse& use = *p.Gradients().back();
@@ -48,7 +48,7 @@ std::vector<Mistake> GradientMistakes() {
          p.Gradients()[0]->access = Access::kAssign;
          return true;
        },
-       {"reduce_scatter", "assigns bytes", "as wire ", "but must read "}},
+       {"reduce_scatter", "assigns bytes", "as reduce_buffer ", "but must read "}},
       {"GradientsInTwoBuffers",
        [](const Pair& p) {
          if (p.Gradients().size() == 1) return false;

@@ -100,7 +100,7 @@ std::vector<Mistake> PairMistakes() {
          p.reduction.command = SumNorm{AxisId(0)};
          return true;
        },
-       {"sum_norm", "uses bytes", "as wire ", "which it does not need"}},
+       {"sum_norm", "uses bytes", "as reduce_buffer ", "which it does not need"}},
       {"OtherMode",
        [](const Pair& p) {
          AccumulateMode& mode = p.accumulate().mode;
@@ -215,7 +215,7 @@ std::vector<Mistake> UseMistakes() {
          if (p.Exchanges()) p.EraseFromSum(Role::kWire);
          return p.Exchanges();
        },
-       {"accumulate", "has no use as wire "}},
+       {"accumulate", "has no use as reduce_buffer "}},
       {"OneOwnPartMissing",
        [](const Pair& p) {
          if (!p.Exchanges()) return false;
@@ -225,13 +225,13 @@ std::vector<Mistake> UseMistakes() {
          std::erase_if(p.sum.uses, [&](const BufferUse& use) { return use.role == Role::kWire && erased-- == 0; });
          return true;
        },
-       {"accumulate", "has no use as wire "}},
+       {"accumulate", "has no use as reduce_buffer "}},
       {"OwnPartTwice",
        [](const Pair& p) {
          if (p.Exchanges()) p.sum.uses.push_back(p.UseOfSum(Role::kWire));
          return p.Exchanges();
        },
-       {"accumulate", "uses bytes", "as wire ", "which it does not need"}},
+       {"accumulate", "uses bytes", "as reduce_buffer ", "which it does not need"}},
       {"OwnPartOfSums",
        [](const Pair& p) {
          if (p.Exchanges()) return false;
@@ -240,7 +240,7 @@ std::vector<Mistake> UseMistakes() {
          p.sum.uses.push_back(*wire);
          return true;
        },
-       {"accumulate", "uses bytes", "as wire ", "which it does not need"}},
+       {"accumulate", "uses bytes", "as reduce_buffer ", "which it does not need"}},
   };
 }
 

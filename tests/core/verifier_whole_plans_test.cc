@@ -55,7 +55,7 @@ TEST(VerifierAccumulatesTest, NamesWhatEveryAccumulateOfAPlanGetsWrong) {
   };
   EXPECT_THAT(MessageAfter(plan, "", without(Role::kNormPartials)),
               HasSubstr("has no use as norm_partials 0, which it needs"));
-  EXPECT_THAT(MessageAfter(plan, "", without(Role::kWire)), HasSubstr("has no use as wire 0, which it needs"));
+  EXPECT_THAT(MessageAfter(plan, "", without(Role::kWire)), HasSubstr("has no use as reduce_buffer 0, which it needs"));
   const auto norm = [](std::function<void(BufferUse&)> change) {
     return [change](ScheduledCommand& c) {
       for (BufferUse& use : c.uses) {
