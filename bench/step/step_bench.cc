@@ -44,7 +44,7 @@ ABSL_FLAG(std::vector<std::string>, workloads, std::vector<std::string>({"mlp4s"
 ABSL_FLAG(std::vector<std::string>, modes, std::vector<std::string>({"local", "eager", "graph"}),
           "of local (compute alone), eager (every command enqueued anew) and graph (one launch)");
 ABSL_FLAG(int, weight_slots, 2, "gathered copies that live at once");
-ABSL_FLAG(int, gradient_slots, 2, "wire gradients that live at once");
+ABSL_FLAG(int, gradient_slots, 2, "reduce buffers that live at once");
 ABSL_FLAG(bool, residency, true, "whether slots keep their weights");
 ABSL_FLAG(bool, carried_tail, false, "whether the last reduction runs in the next graph");
 ABSL_FLAG(int, microbatches_per_graph, 1, "microbatches that one graph spans");
@@ -59,7 +59,7 @@ ABSL_FLAG(std::string, timeline, "", "with --profile: PREFIX of files PREFIX-wor
 ABSL_FLAG(int, batches, 10, "measurements, of which the median is taken");
 ABSL_FLAG(double, seconds, 0.2, "length of each measurement, about");
 ABSL_FLAG(std::string, tuning_file, "",
-          "on devices: file of the quickest transports and matrix products; what it lacks is measured and added");
+          "on devices: file of the quickest transports and GEMMs; what it lacks is measured and added");
 ABSL_FLAG(bool, share_device, false, "several ranks may use one GPU: for tests, never for speed");
 ABSL_FLAG(std::string, json, "", "file for a list of objects, one for each workload and mode");
 
@@ -117,8 +117,8 @@ absl::StatusOr<PlanOptions> OptionsOfFlags() {
   options.tail = absl::GetFlag(FLAGS_carried_tail) ? Tail::kCarried : Tail::kInGraph;
   options.optimizer_states = 0;
   const std::string master = absl::GetFlag(FLAGS_master);
-  options.master = master == "f32" ? DType::kFloat32 : DType::kBFloat16;
-  if (Name(options.master) != master) return Refuse("--master is \"", master, "\"; choose bf16 or f32");
+  options.master_dtype = master == "f32" ? DType::kFloat32 : DType::kBFloat16;
+  if (Name(options.master_dtype) != master) return Refuse("--master is \"", master, "\"; choose bf16 or f32");
   absl::StatusOr<std::vector<TransportChoice>> choices = TransportChoicesFromText(absl::GetFlag(FLAGS_transport));
   if (!choices.ok()) return Refuse("--transport: ", std::string(choices.status().message()));
   options.transports = *std::move(choices);

@@ -23,8 +23,8 @@ absl::Status CheckOptions(const Plan& plan) {
   }
   const bool known = IsKnown(options.residency, Residency::kOff) && IsKnown(options.reduce, Reduce::kOncePerStep) &&
                      IsKnown(options.tail, Tail::kCarried) && options.sum <= Sum::kNccl &&
-                     IsKnown(options.wire, DType::kUInt8) && IsKnown(options.accumulate, DType::kUInt8) &&
-                     IsKnown(options.master, DType::kUInt8);
+                     IsKnown(options.reduce_dtype, DType::kUInt8) && IsKnown(kAccumulateDType, DType::kUInt8) &&
+                     IsKnown(options.master_dtype, DType::kUInt8);
   if (!known) return absl::InternalError("an option of the plan has a value that does not exist");
   if (const absl::Status status = CheckTransportChoices(options.transports, *options.sum); !status.ok()) {
     return absl::InternalError(absl::StrCat("the plan's options: ", status.message()));
@@ -34,12 +34,12 @@ absl::Status CheckOptions(const Plan& plan) {
   if (microbatches < 1) {
     return absl::InternalError(absl::StrCat("the plan has ", microbatches, " microbatches per graph, not at least 1"));
   }
-  if (depth >= 0 && plan.weight_slots >= 0 && gradient_slots >= 0 && plan.held_gradient_slots >= 0) {
+  if (depth >= 0 && plan.weight_slots >= 0 && gradient_slots >= 0 && plan.dedicated_gradient_slots >= 0) {
     return absl::OkStatus();
   }
   return absl::InternalError(absl::StrCat("an option of the plan is negative: prefetch depth ", depth,
                                           ", weight slots ", plan.weight_slots, ", gradient slots ", gradient_slots,
-                                          " and ", plan.held_gradient_slots, " held"));
+                                          " and ", plan.dedicated_gradient_slots, " held"));
 }
 
 absl::Status CheckIndices(const Plan& plan) {
@@ -63,14 +63,14 @@ absl::Status CheckIndices(const Plan& plan) {
   }
   for (size_t unit = 0; unit < units; ++unit) {
     const UnitLayout& layout = plan.layout.units[unit];
-    const BufferId full = plan.unit_buffers[unit].full_gradient;
+    const BufferId full = plan.unit_buffers[unit].unsharded_gradient;
     // Where gradients are reduced once per step each unit that is trained sums its own, and nowhere else is such a sum.
     const bool sums =
         plan.options.reduce == Reduce::kOncePerStep && plan.step >= 0 &&
         std::any_of(layout.groups.begin(), layout.groups.end(), [](const FlatGroup& group) { return group.trainable; });
     const bool known = full.valid() == sums && (!sums || InRange(full, plan.buffers));
     if (known) continue;
-    return absl::InternalError(absl::StrCat("the full gradient of ", plan.model.units()[unit].name, " is buffer ",
+    return absl::InternalError(absl::StrCat("the unsharded gradient of ", plan.model.units()[unit].name, " is buffer ",
                                             full.value(), ", which ",
                                             sums ? "does not exist" : "its groups or the options have no use for"));
   }

@@ -179,7 +179,7 @@ class Replay {
     }
     if (use.num_bytes == 0) return absl::OkStatus();
     const Storage storage = plan_.buffer(use.buffer).storage;
-    const bool is_sent = use.role == Role::kGathered || use.role == Role::kWire || use.role == Role::kReceived;
+    const bool is_sent = use.role == Role::kGathered || use.role == Role::kReduceBuffer || use.role == Role::kReceived;
     if (use.buffer == operand.home) {
       if (use.offset != operand.home_offset) return wrong("whose place there is byte ", operand.home_offset);
     } else if (is_sent ? storage != Storage::kCommunicating : use.access != Access::kRead && !IsTransient(storage)) {
@@ -222,15 +222,15 @@ std::vector<Part> PartsOf(const ModelMeaning& model) {
   };
   const Moment before = {.time = -1, .losses = -1, .accumulators = !once};
   Moment going_on = before;
-  going_on.full_gradients = once;
-  const Moment left = {.time = last, .losses = last, .control = 1, .full_gradients = once, .accumulators = !once};
+  going_on.unsharded_gradients = once;
+  const Moment left = {.time = last, .losses = last, .control = 1, .unsharded_gradients = once, .accumulators = !once};
   std::vector<Part> parts = {part(plan.first, microbatches, before, left)};
   if (plan.body != plan.first || once) parts.push_back(part(plan.body, microbatches, going_on, left));
   if (plan.finish >= 0) {
     Moment start = left;
     start.time = start.losses = reduced;
     Moment end = start;
-    end.full_gradients = false;
+    end.unsharded_gradients = false;
     end.accumulators = true;
     parts.push_back(part(plan.finish, 0, start, end));
   }

@@ -54,7 +54,7 @@ std::vector<std::vector<ByteRange>> HeldBytes(const CheckedSchedule& schedule, c
     held[resident.buffer.value()] = {{0, plan.buffer(resident.buffer).num_bytes}};
   }
   for (const OutstandingReduction& reduction : state.outstanding) {
-    held[reduction.wire.value()] = schedule.WireBytes(reduction.unit);
+    held[reduction.buffer.value()] = schedule.ReduceBytes(reduction.unit);
   }
   return held;
 }

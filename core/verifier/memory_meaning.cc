@@ -71,7 +71,7 @@ class Places {
 
   // Where those who hold the parameters have put them.
   absl::Status CheckParameters() {
-    const ParameterBuffers needed = PlanParameterBuffers(plan_.model, plan_.layout, plan_.options.master);
+    const ParameterBuffers needed = PlanParameterBuffers(plan_.model, plan_.layout, plan_.options.master_dtype);
     for (size_t u = 0; u < needed.units.size(); ++u) {
       const UnitBuffers &unit = plan_.unit_buffers[u], &should = needed.units[u];
       const absl::string_view name = plan_.model.units()[u].name;
@@ -121,18 +121,19 @@ class Places {
         REPRISE_RETURN_IF_ERROR(CheckLength(buffers.optimizer_states[g].size(), states, "optimizer states of a group"));
         const int64_t elements = groups[g].shard_elements;
         REPRISE_RETURN_IF_ERROR(TakeIf(groups[g].trainable, buffers.accumulators[g], Storage::kSession,
-                                       elements * SizeOf(plan_.options.accumulate), "the accumulator of group ", g,
-                                       " of ", name));
+                                       elements * SizeOf(kAccumulateDType), "the accumulator of group ", g, " of ",
+                                       name));
         for (const BufferId state : buffers.optimizer_states[g]) {
           REPRISE_RETURN_IF_ERROR(Take(state, Storage::kSession, elements * SizeOf(DType::kFloat32),
                                        "an optimizer state of group ", g, " of ", name));
         }
         trains = trains || groups[g].trainable;
-        in_place = in_place && (!groups[g].trainable || plan_.wire(groups[g]) == plan_.options.accumulate);
+        in_place = in_place && (!groups[g].trainable || plan_.reduce_dtype(groups[g]) == kAccumulateDType);
       }
       if (!trains || !model.once()) continue;
-      REPRISE_RETURN_IF_ERROR(Take(buffers.full_gradient, in_place ? Storage::kGradients : Storage::kSession,
-                                   model.full_offset(unit, model.num_groups(unit)), "the full gradient of ", name));
+      REPRISE_RETURN_IF_ERROR(Take(buffers.unsharded_gradient, in_place ? Storage::kGradients : Storage::kSession,
+                                   model.full_offset(unit, model.num_groups(unit)), "the unsharded gradient of ",
+                                   name));
     }
     const int64_t parts = int64_t{1} + plan_.world_size();
     REPRISE_RETURN_IF_ERROR(Take(plan_.step_state, Storage::kSession, sizeof(StepState), "the step state"));
@@ -237,8 +238,8 @@ class Memory {
         Bytes(plan_.norm_partials, model_.norm_offset(unit, g), model_.norm_bytes(unit, g),
               model_.NormPartials(unit, g, sums));
       }
-      if (moment_.full_gradients) {
-        VisitGradients(unit, g, buffers.full_gradient, model_.full_offset(unit, g), SizeOf(plan_.options.accumulate),
+      if (moment_.unsharded_gradients) {
+        VisitGradients(unit, g, buffers.unsharded_gradient, model_.full_offset(unit, g), SizeOf(kAccumulateDType),
                        &ModelMeaning::Gradient);
       }
     }
@@ -278,8 +279,8 @@ class Memory {
     }
     for (const OutstandingReduction& held : moment_.held->outstanding) {
       for (int g = 0; g < model_.num_groups(held.unit); ++g) {
-        VisitGradients(held.unit, g, held.wire, model_.reduce_offset(held.unit, g),
-                       SizeOf(plan_.wire(model_.group(held.unit, g))), &ModelMeaning::CastGradient);
+        VisitGradients(held.unit, g, held.buffer, model_.reduce_offset(held.unit, g),
+                       SizeOf(plan_.reduce_dtype(model_.group(held.unit, g))), &ModelMeaning::CastGradient);
       }
     }
   }

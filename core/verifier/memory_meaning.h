@@ -20,7 +20,7 @@ struct Moment {
   int64_t losses = 0;  // that is in the step state
   int control = 0;     // Value::time of the control block
   int version = 0;     // Value::time of what the step changes
-  bool full_gradients = false, accumulators = false;  // hold the sums; else anything
+  bool unsharded_gradients = false, accumulators = false;  // hold the sums; else anything
   const ScheduleState* held = nullptr;
 };
 

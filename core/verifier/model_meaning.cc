@@ -108,8 +108,8 @@ void ModelMeaning::FindOffsets() {
     std::vector<bool>& has = group_has_gradient_.emplace_back();
     for (const FlatGroup& group : unit.groups) {
       const int64_t elements = group.trainable ? group.num_elements : 0;
-      reduce.push_back(reduce.back() + AlignUp(elements * SizeOf(plan_.wire(group))));
-      full.push_back(full.back() + AlignUp(elements * SizeOf(plan_.options.accumulate)));
+      reduce.push_back(reduce.back() + AlignUp(elements * SizeOf(plan_.reduce_dtype(group))));
+      full.push_back(full.back() + AlignUp(elements * SizeOf(kAccumulateDType)));
       norm.push_back(norm_bytes_);
       if (group.trainable) norm_bytes_ += NormBytes(group);
       has.push_back(std::any_of(group.parameters.begin(), group.parameters.end(), [&](const PlacedParameter& placed) {
@@ -138,7 +138,7 @@ Value ModelMeaning::Master(UnitId unit, int g, int64_t time) const {
 
 Value ModelMeaning::Shard(UnitId unit, int g, int64_t time) const {
   Value shard = Master(unit, g, time);
-  if (group(unit, g).dtype != plan_.options.master) shard.kind = ValueKind::kShard;
+  if (group(unit, g).dtype != plan_.options.master_dtype) shard.kind = ValueKind::kShard;
   return shard;
 }
 
@@ -168,7 +168,7 @@ Value ModelMeaning::Gradient(ParameterId parameter, int64_t microbatch) const {
 
 Value ModelMeaning::CastGradient(ParameterId parameter, int64_t microbatch) const {
   Value gradient = Gradient(parameter, microbatch);
-  if (gradient_dtype(parameter) == plan_.wire(group_of(parameter))) return gradient;
+  if (gradient_dtype(parameter) == plan_.reduce_dtype(group_of(parameter))) return gradient;
   gradient.kind = ValueKind::kCastGradient;
   return gradient;
 }

@@ -60,17 +60,14 @@ class ModelMeaning {
   // Elements of a unit that have gradients.
   std::vector<GroupSegment> SegmentsOf(UnitId unit) const;
   // In which compute writes a parameter's gradient.
-  DType gradient_dtype(ParameterId p) const {
-    return once() ? plan_.options.accumulate : plan_.model.parameter(p).spec.dtype;
-  }
-  // Byte offset of a group in a wire gradient, and in a full gradient, of its unit; for `groups` that of the end.
+  DType gradient_dtype(ParameterId p) const { return once() ? kAccumulateDType : plan_.model.parameter(p).spec.dtype; }
+  // Byte offset of a group in a reduce buffer, and in a unsharded gradient, of its unit; for `groups` that of the end.
   int64_t reduce_offset(UnitId unit, int group) const { return reduce_offsets_[unit.value()][group]; }
   int64_t full_offset(UnitId unit, int group) const { return full_offsets_[unit.value()][group]; }
-  // Of a parameter in its unit's full gradient.
+  // Of a parameter in its unit's unsharded gradient.
   int64_t full_offset(ParameterId p) const {
     const ParameterPlace& place = plan_.layout.parameters[p.value()];
-    return full_offset(plan_.model.parameter(p).unit, place.group) +
-           place.first_element * SizeOf(plan_.options.accumulate);
+    return full_offset(plan_.model.parameter(p).unit, place.group) + place.first_element * SizeOf(kAccumulateDType);
   }
   // Where the partial norms of a group lie, and the bytes of all.
   int64_t norm_offset(UnitId unit, int group) const { return norm_offsets_[unit.value()][group]; }

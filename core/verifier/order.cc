@@ -26,9 +26,9 @@ absl::Status CheckWeightSlot(const CheckedSchedule& schedule, int slot, const st
   return absl::OkStatus();
 }
 
-absl::Status CheckGradientSlot(const CheckedSchedule& schedule, int slot, const std::vector<WireGradient>& gradients) {
+absl::Status CheckGradientSlot(const CheckedSchedule& schedule, int slot, const std::vector<ReduceBuffer>& gradients) {
   for (size_t i = 1; i < gradients.size(); ++i) {
-    const WireGradient& previous = gradients[i - 1];
+    const ReduceBuffer& previous = gradients[i - 1];
     if (!gradients[i].first_writer.valid()) {
       return absl::InternalError(
           absl::StrCat("the schedule starts with the gradients of ", UnitName(schedule, previous.unit), " and ",
@@ -102,7 +102,7 @@ LaneCommands Ends(const Schedule& schedule, Side side) {
   return ends;
 }
 
-// A wire gradient takes a slot; a full gradient that is reduced where it is takes none.
+// A reduce buffer takes a slot; a unsharded gradient that is reduced where it is takes none.
 absl::Status CheckTaken(const CheckedSchedule& schedule) {
   const Plan& plan = schedule.plan();
   for (size_t i = 0; i < schedule.schedule().commands.size(); ++i) {
@@ -111,7 +111,7 @@ absl::Status CheckTaken(const CheckedSchedule& schedule) {
     if (reduce == nullptr) continue;
     for (const BufferUse& use : schedule.command(id).uses) {
       const Buffer& source = plan.buffer(use.buffer);
-      if (use.role != Role::kWire || IsTransient(source.storage) == (reduce->slot >= 0)) continue;
+      if (use.role != Role::kReduceBuffer || IsTransient(source.storage) == (reduce->slot >= 0)) continue;
       return absl::InternalError(absl::StrCat(schedule.Text(id), reduce->slot >= 0 ? " names a" : " names no",
                                               " gradient slot, but ", source.name,
                                               reduce->slot >= 0 ? " takes none" : " takes one"));

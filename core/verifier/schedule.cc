@@ -69,10 +69,10 @@ std::vector<ByteRange> CheckedSchedule::NeededBytes(const UseAt& at) const {
   if (use.access == Access::kAssign || use.role == Role::kScratch) return {};
   const auto* const reduce = std::get_if<ReduceScatter>(&command(at.command).command);
   const auto* const accumulate = std::get_if<Accumulate>(&command(at.command).command);
-  if (use.role != Role::kWire || (reduce == nullptr && accumulate == nullptr)) return {BytesOf(use)};
+  if (use.role != Role::kReduceBuffer || (reduce == nullptr && accumulate == nullptr)) return {BytesOf(use)};
   const UnitId unit = reduce != nullptr ? reduce->unit : accumulate->unit;
   const FlatGroup& group = plan_.layout.units[unit.value()].groups[use.id];
-  const int64_t size = SizeOf(plan_.wire(group));
+  const int64_t size = SizeOf(plan_.reduce_dtype(group));
   std::vector<ByteRange> bytes;
   for (const PlacedParameter& placed : group.parameters) {
     if (!has_gradient_[placed.parameter.value()]) continue;
@@ -82,13 +82,13 @@ std::vector<ByteRange> CheckedSchedule::NeededBytes(const UseAt& at) const {
   return bytes;
 }
 
-std::vector<ByteRange> CheckedSchedule::WireBytes(UnitId unit) const {
+std::vector<ByteRange> CheckedSchedule::ReduceBytes(UnitId unit) const {
   std::vector<ByteRange> bytes;
   int64_t end = 0;
   for (const FlatGroup& group : plan_.layout.units[unit.value()].groups) {
     if (!group.trainable) continue;
     const int64_t offset = (end + kBufferAlignment - 1) / kBufferAlignment * kBufferAlignment;
-    const int64_t size = SizeOf(plan_.wire(group));
+    const int64_t size = SizeOf(plan_.reduce_dtype(group));
     for (const PlacedParameter& placed : group.parameters) {
       if (!has_gradient_[placed.parameter.value()]) continue;
       const int64_t first = offset + placed.first_element * size;

@@ -64,8 +64,8 @@ class CheckedSchedule {
   // The bytes of which the command needs the value: none of scratch, and of a group's gradients not the padding.
   std::vector<ByteRange> NeededBytes(const UseAt& use) const;
 
-  // Where a unit's gradients lie in its wire gradient: groups start at multiples of kBufferAlignment.
-  std::vector<ByteRange> WireBytes(UnitId unit) const;
+  // Where a unit's gradients lie in its reduce buffer: groups start at multiples of kBufferAlignment.
+  std::vector<ByteRange> ReduceBytes(UnitId unit) const;
 
   // "#3 forward c0 (compute)".
   std::string Text(CommandId command) const;

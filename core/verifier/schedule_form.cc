@@ -27,7 +27,7 @@ struct CommandForm {
 };
 
 CommandForm FormOf(const Plan& plan, const Command& command) {
-  const int64_t gradient_slots = int64_t{*plan.options.gradient_slots} + plan.held_gradient_slots;
+  const int64_t gradient_slots = int64_t{*plan.options.gradient_slots} + plan.dedicated_gradient_slots;
   const auto policy = [&](UnitId unit) {
     return InRange(unit, plan.unit_policies) ? plan.unit_policies[unit.value()] : UnitPolicy();
   };
@@ -82,7 +82,7 @@ int64_t NumIds(const Plan& plan, Role role, std::optional<UnitId> unit) {
     case Role::kShard:
     case Role::kGathered:
     case Role::kReceived:
-    case Role::kWire:
+    case Role::kReduceBuffer:
     case Role::kAccumulator:
     case Role::kMaster:
     case Role::kOptimizerState:
@@ -230,9 +230,9 @@ class ScheduleForm {
 
   absl::Status CheckState(const ScheduleState& state) const {
     if (state.gradients && plan_.options.reduce != Reduce::kOncePerStep) {
-      return absl::InternalError("a state holds full gradients, but the plan reduces every microbatch");
+      return absl::InternalError("a state holds unsharded gradients, but the plan reduces every microbatch");
     }
-    const int64_t gradient_slots = int64_t{*plan_.options.gradient_slots} + plan_.held_gradient_slots;
+    const int64_t gradient_slots = int64_t{*plan_.options.gradient_slots} + plan_.dedicated_gradient_slots;
     std::set<int> weights_taken;
     UnitId previous;
     for (const Resident& resident : state.residents) {
@@ -245,7 +245,7 @@ class ScheduleForm {
     std::set<int> gradients_taken;
     previous = UnitId();
     for (const OutstandingReduction& held : state.outstanding) {
-      REPRISE_RETURN_IF_ERROR(CheckHeld(held.unit, held.wire, held.slot, gradient_slots, previous));
+      REPRISE_RETURN_IF_ERROR(CheckHeld(held.unit, held.buffer, held.slot, gradient_slots, previous));
       previous = held.unit;
       if (!gradients_taken.insert(held.slot).second) {
         return absl::InternalError(absl::StrCat("a state has two reductions in gradient slot ", held.slot));

@@ -40,9 +40,9 @@ absl::Status CheckFollows(const Plan& plan, const Schedule& earlier, const Sched
                                             NameOfUnit(plan, reduction.unit), " in gradient slot ", reduction.slot));
   }
   if (earlier.end.gradients == later.start.gradients) return absl::OkStatus();
-  return absl::InternalError(absl::StrCat(start, later.start.gradients
-                                                     ? "it starts with full gradients, which the other does not leave"
-                                                     : "it does not take over the full gradients"));
+  return absl::InternalError(
+      absl::StrCat(start, later.start.gradients ? "it starts with unsharded gradients, which the other does not leave"
+                                                : "it does not take over the unsharded gradients"));
 }
 
 }  // namespace

@@ -110,8 +110,8 @@ void Transfer::AddScratch(const CallSpec& spec) {
 // What a unit sends of a group: its gradients, where they lie, and padding that holds anything.
 void Transfer::UsesReduceBuffer(UnitId unit, int g, int64_t microbatch, Access access) {
   const FlatGroup& group = model_.group(unit, g);
-  const int64_t size = SizeOf(plan_.wire(group));
-  Add(Role::kWire, g, access, group.num_elements * size, InPlace(unit), model_.full_offset(unit, g));
+  const int64_t size = SizeOf(plan_.reduce_dtype(group));
+  Add(Role::kReduceBuffer, g, access, group.num_elements * size, InPlace(unit), model_.full_offset(unit, g));
   for (const PlacedParameter& placed : group.parameters) {
     if (!model_.has_gradient(placed.parameter)) continue;
     const Piece piece = {placed.first_element * size, placed.num_elements * size,
@@ -121,7 +121,7 @@ void Transfer::UsesReduceBuffer(UnitId unit, int g, int64_t microbatch, Access a
 }
 
 BufferId Transfer::InPlace(UnitId unit) const {
-  const BufferId full = BuffersOf(unit).full_gradient;
+  const BufferId full = BuffersOf(unit).unsharded_gradient;
   return full.valid() && plan_.buffer(full).storage == Storage::kGradients ? full : BufferId();
 }
 
@@ -222,14 +222,14 @@ absl::Status Transfer::Of(const Backward& c) {
     if (term.index > 0) Before({0, bytes, model_.TensorGradient(term.id, term.index, c.position)});
     After({0, bytes, model_.TensorGradient(term.id, term.index + 1, c.position)});
   }
-  // A full gradient is of all microbatches of the step, of which a schedule that starts without it has the first.
+  // A unsharded gradient is of all microbatches of the step, of which a schedule that starts without it has the first.
   const bool starts = !model_.once() || (c.position == 0 && !schedule_->start.gradients);
   for (const GradientTerm<ParameterId>& term : call.parameter_gradients) {
     const int64_t bytes =
         NumElements(plan_.model.parameter(term.id).spec.shape) * SizeOf(model_.gradient_dtype(term.id));
     const bool assigns = starts && term.index == 0;
     Add(Role::kParameterGradient, term.id.value(), assigns ? Access::kAssign : Access::kUpdate, bytes,
-        BuffersOf(plan_.model.parameter(term.id).unit).full_gradient, model_.full_offset(term.id));
+        BuffersOf(plan_.model.parameter(term.id).unit).unsharded_gradient, model_.full_offset(term.id));
     if (!assigns) Before({0, bytes, model_.Gradient(term.id, term.index, c.position)});
     After({0, bytes, model_.Gradient(term.id, term.index + 1, c.position)});
   }
@@ -239,12 +239,12 @@ absl::Status Transfer::Of(const Backward& c) {
   return absl::OkStatus();
 }
 
-// Casts what compute did not write in the wire gradient itself.
+// Casts what compute did not write in the reduce buffer itself.
 absl::Status Transfer::Of(const PackGradients& c) {
   REPRISE_RETURN_IF_ERROR(CheckSummedPosition(c.position));
   const auto is_packed = [&](int g) {
     const FlatGroup& group = model_.group(c.unit, g);
-    return model_.has_gradient(c.unit, g) && (model_.once() || group.dtype != plan_.wire(group));
+    return model_.has_gradient(c.unit, g) && (model_.once() || group.dtype != plan_.reduce_dtype(group));
   };
   for (const ParameterId p : plan_.model.unit(c.unit).parameters) {
     if (!model_.has_gradient(p) || !is_packed(plan_.layout.parameters[p.value()].group)) continue;
@@ -265,7 +265,7 @@ absl::Status Transfer::Of(const ReduceScatter& c) {
     if (!model_.has_gradient(c.unit, g)) continue;
     const FlatGroup& group = model_.group(c.unit, g);
     UsesReduceBuffer(c.unit, g, c.position, Access::kRead);
-    Assigns(Role::kReceived, g, ReceivedParts(plan_, c.sum) * group.shard_elements * SizeOf(plan_.wire(group)),
+    Assigns(Role::kReceived, g, ReceivedParts(plan_, c.sum) * group.shard_elements * SizeOf(plan_.reduce_dtype(group)),
             ReceivedOf(c.unit, g, c.position));
     AlsoOfPeers(c.transport, c.axis);
   }
@@ -287,9 +287,9 @@ absl::Status Transfer::Of(const Accumulate& c) {
     if (!model_.has_gradient(c.unit, g)) continue;
     const FlatGroup& group = model_.group(c.unit, g);
     if (c.sum == Sum::kRankOrder) UsesReduceBuffer(c.unit, g, c.position, Access::kRead);
-    Reads(Role::kReceived, g, ReceivedParts(plan_, c.sum) * group.shard_elements * SizeOf(plan_.wire(group)),
+    Reads(Role::kReceived, g, ReceivedParts(plan_, c.sum) * group.shard_elements * SizeOf(plan_.reduce_dtype(group)),
           ReceivedOf(c.unit, g, c.position));
-    const int64_t bytes = group.shard_elements * SizeOf(plan_.options.accumulate);
+    const int64_t bytes = group.shard_elements * SizeOf(kAccumulateDType);
     Add(Role::kAccumulator, g, Access::kUpdate, bytes, BuffersOf(c.unit).accumulators[g]);
     if (!model_.once()) Before({0, bytes, model_.Accumulator(c.unit, g, int64_t{c.position} - 1)});
     After({0, bytes, model_.Accumulator(c.unit, g, c.position)});
@@ -335,9 +335,9 @@ absl::Status Transfer::Of(const UpdateParameters& c) {
   for (int g = 0; g < model_.num_groups(c.unit); ++g) {
     const FlatGroup& group = model_.group(c.unit, g);
     if (!group.trainable) continue;
-    Reads(Role::kAccumulator, g, group.shard_elements * SizeOf(plan_.options.accumulate),
+    Reads(Role::kAccumulator, g, group.shard_elements * SizeOf(kAccumulateDType),
           model_.Accumulator(c.unit, g, kStepTime));
-    Updates(Role::kMaster, g, group.shard_elements * SizeOf(plan_.options.master), model_.Master(c.unit, g, 0),
+    Updates(Role::kMaster, g, group.shard_elements * SizeOf(plan_.options.master_dtype), model_.Master(c.unit, g, 0),
             model_.Master(c.unit, g, 1), BuffersOf(c.unit).masters[g]);
     for (int s = 0; s < plan_.options.optimizer_states; ++s) {
       const Value before = {ValueKind::kOptimizerState, c.unit.value(), g, s, 0};
@@ -355,8 +355,8 @@ absl::Status Transfer::Of(const RefreshShards& c) {
   REPRISE_RETURN_IF_ERROR(CheckTrains());
   for (int g = 0; g < model_.num_groups(c.unit); ++g) {
     const FlatGroup& group = model_.group(c.unit, g);
-    if (!group.trainable || group.dtype == plan_.options.master) continue;
-    Reads(Role::kMaster, g, group.shard_elements * SizeOf(plan_.options.master), model_.Master(c.unit, g, 1));
+    if (!group.trainable || group.dtype == plan_.options.master_dtype) continue;
+    Reads(Role::kMaster, g, group.shard_elements * SizeOf(plan_.options.master_dtype), model_.Master(c.unit, g, 1));
     Assigns(Role::kShard, g, group.shard_elements * SizeOf(group.dtype), model_.Shard(c.unit, g, 1),
             BuffersOf(c.unit).weights[g]);
   }

@@ -85,7 +85,7 @@ class Transfer {
   const ModelMeaning& model_;
   const UnitBuffers& BuffersOf(UnitId unit) const { return plan_.unit_buffers[unit.value()]; }
   const TensorBuffers& BuffersOf(TensorId tensor) const { return plan_.tensor_buffers[tensor.value()]; }
-  // Of a unit whose full gradient is what is sent.
+  // Of a unit whose unsharded gradient is what is sent.
   BufferId InPlace(UnitId unit) const;
 
   const Plan& plan_;

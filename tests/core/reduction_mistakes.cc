@@ -8,7 +8,7 @@ std::vector<Mistake> GradientMistakes() {
   std::vector<Mistake> mistakes = {
       {"NoGradients",
        [](const Pair& p) {
-         std::erase_if(p.reduction.uses, [](const BufferUse& use) { return use.role == Role::kWire; });
+         std::erase_if(p.reduction.uses, [](const BufferUse& use) { return use.role == Role::kReduceBuffer; });
          return true;
        },
        {"reduce_scatter", "has no use as reduce_buffer "}},
@@ -18,7 +18,8 @@ std::vector<Mistake> GradientMistakes() {
          if (gradients.size() == 1) return false;
          const int32_t id = gradients[p.random.Below(static_cast<int64_t>(gradients.size()))]->id;
          for (ScheduledCommand* command : {&p.reduction, &p.sum}) {
-           std::erase_if(command->uses, [&](const BufferUse& u) { return u.role == Role::kWire && u.id == id; });
+           std::erase_if(command->uses,
+                         [&](const BufferUse& u) { return u.role == Role::kReduceBuffer && u.id == id; });
          }
          return true;
        },
@@ -77,24 +78,25 @@ std::vector<Mistake> GradientMistakes() {
        {"reduce_scatter", "slot, but ", " takes "}},
   };
   std::vector<Mistake> in_place = {
-      {"FullGradientOfAnotherUnit",
+      {"UnshardedGradientOfAnotherUnit",
        [](const Pair& p) {
-         BufferId& mine = p.plan.unit_buffers[p.reduce().unit.value()].full_gradient;
+         BufferId& mine = p.plan.unit_buffers[p.reduce().unit.value()].unsharded_gradient;
          for (UnitBuffers& unit : p.plan.unit_buffers) {
-           if (!unit.full_gradient.valid() || unit.full_gradient == mine) continue;
-           std::swap(unit.full_gradient, mine);
+           if (!unit.unsharded_gradient.valid() || unit.unsharded_gradient == mine) continue;
+           std::swap(unit.unsharded_gradient, mine);
            return true;
          }
          return false;
        },
-       {"full_gradient.u"}},
-      {"FullGradientInAnotherDType",
+       {"unsharded_gradient.u"}},
+      {"UnshardedGradientInAnotherDType",
        [](const Pair& p) {
-         for (FlatGroup& group : p.plan.layout.units[p.reduce().unit.value()].groups) group.wire = DType::kBFloat16;
+         for (FlatGroup& group : p.plan.layout.units[p.reduce().unit.value()].groups)
+           group.reduce_dtype = DType::kBFloat16;
          return true;
        },
        {"the plan's layout is not that of its model on "}},
-      {"FullGradientWhereCollectivesCannotRead",
+      {"UnshardedGradientWhereCollectivesCannotRead",
        [](const Pair& p) {
          Buffer& buffer = p.plan.buffers[p.Gradients()[0]->buffer.value()];
          int64_t& room = p.plan.memory.num_bytes[static_cast<int>(Storage::kSession)];
@@ -103,7 +105,8 @@ std::vector<Mistake> GradientMistakes() {
          room = buffer.offset + buffer.num_bytes;
          return true;
        },
-       {"full_gradient.u", "is to hold the full gradient of u", "in storage gradients, but has", "in storage session"}},
+       {"unsharded_gradient.u", "is to hold the unsharded gradient of u", "in storage gradients, but has",
+        "in storage session"}},
       {"OfOneMicrobatch",
        [](const Pair& p) {
          ++p.reduce().position;

@@ -212,7 +212,7 @@ std::vector<Mistake> UseMistakes() {
        {"reduce_scatter", "assigns bytes", "as received ", "but must assign "}},
       {"NoOwnPart",
        [](const Pair& p) {
-         if (p.Exchanges()) p.EraseFromSum(Role::kWire);
+         if (p.Exchanges()) p.EraseFromSum(Role::kReduceBuffer);
          return p.Exchanges();
        },
        {"accumulate", "has no use as reduce_buffer "}},
@@ -220,24 +220,25 @@ std::vector<Mistake> UseMistakes() {
        [](const Pair& p) {
          if (!p.Exchanges()) return false;
          const int64_t parts = std::count_if(p.sum.uses.begin(), p.sum.uses.end(),
-                                             [](const BufferUse& use) { return use.role == Role::kWire; });
+                                             [](const BufferUse& use) { return use.role == Role::kReduceBuffer; });
          int64_t erased = p.random.Below(parts);
-         std::erase_if(p.sum.uses, [&](const BufferUse& use) { return use.role == Role::kWire && erased-- == 0; });
+         std::erase_if(p.sum.uses,
+                       [&](const BufferUse& use) { return use.role == Role::kReduceBuffer && erased-- == 0; });
          return true;
        },
        {"accumulate", "has no use as reduce_buffer "}},
       {"OwnPartTwice",
        [](const Pair& p) {
-         if (p.Exchanges()) p.sum.uses.push_back(p.UseOfSum(Role::kWire));
+         if (p.Exchanges()) p.sum.uses.push_back(p.UseOfSum(Role::kReduceBuffer));
          return p.Exchanges();
        },
        {"accumulate", "uses bytes", "as reduce_buffer ", "which it does not need"}},
       {"OwnPartOfSums",
        [](const Pair& p) {
          if (p.Exchanges()) return false;
-         const auto wire = std::find_if(p.reduction.uses.begin(), p.reduction.uses.end(),
-                                        [](const BufferUse& use) { return use.role == Role::kWire; });
-         p.sum.uses.push_back(*wire);
+         const auto reduce_dtype = std::find_if(p.reduction.uses.begin(), p.reduction.uses.end(),
+                                                [](const BufferUse& use) { return use.role == Role::kReduceBuffer; });
+         p.sum.uses.push_back(*reduce_dtype);
          return true;
        },
        {"accumulate", "uses bytes", "as reduce_buffer ", "which it does not need"}},
@@ -310,7 +311,7 @@ Plan RandomPlan(Random& random, uint64_t seed, bool in_place) {
   if (in_place) {
     options.reduce = Reduce::kOncePerStep;
     options.tail = Tail::kInGraph;
-    options.wire = DType::kFloat32;
+    options.reduce_dtype = DType::kFloat32;
   }
   return PlanTraining(model, static_cast<int>(1 + random.Below(4)), options).value();
 }

@@ -35,9 +35,9 @@ Plan Resident() { return Stack({}); }
 Plan TwoMicrobatches() { return Stack({.microbatches_per_graph = 2}); }
 Plan Carried() { return Stack({.tail = Tail::kCarried}); }
 Plan Once() { return Stack({.reduce = Reduce::kOncePerStep}); }
-Plan InPlace() { return Stack({.reduce = Reduce::kOncePerStep, .wire = DType::kFloat32}); }
+Plan InPlace() { return Stack({.reduce = Reduce::kOncePerStep, .reduce_dtype = DType::kFloat32}); }
 Plan CopyEngine() { return Stack({.transports = EveryUnit(Transport::kCopyEngine)}); }
-Plan Packed() { return Stack({.wire = DType::kFloat32}); }
+Plan Packed() { return Stack({.reduce_dtype = DType::kFloat32}); }
 
 // Units of different sizes, a tied one among them that is packed, and a state.
 Plan Tied(bool trains) {
@@ -55,7 +55,7 @@ Plan Tied(bool trains) {
   builder.AddCall({.name = "c2", .units = {tied}, .inputs = {b}, .outputs = {loss}, .saved = {b}});
   builder.SetLoss(loss);
   const Model model = builder.Build().value();
-  const PlanOptions options = {.residency = Residency::kOff, .wire = DType::kFloat32};
+  const PlanOptions options = {.residency = Residency::kOff, .reduce_dtype = DType::kFloat32};
   return trains ? PlanTraining(model, 2, options).value() : PlanForward(model, 2, options).value();
 }
 Plan TiedTraining() { return Tied(true); }
@@ -349,7 +349,7 @@ std::vector<Mistake> StateMistakes() {
          BufferUse& use = UseAs(UsesOf<Backward>(s, 3), Role::kParameterGradient);
          use.buffer = UseAs(UsesOf<Backward>(s, 2), Role::kParameterGradient).buffer;
        },
-       {"must leave", "wire.u0.carried with the gradient of u0.weight of microbatch 0", "but they hold nothing"}},
+       {"must leave", "reduce.u0.carried with the gradient of u0.weight of microbatch 0", "but they hold nothing"}},
       {"CarriedReductionNotDone",
        Carried,
        &Plan::finish,
@@ -367,29 +367,29 @@ std::vector<Mistake> StateMistakes() {
        &Plan::finish,
        [](Schedule& s) { DropReductions(s); },
        {"must leave", "the sum of group 0 of u0 up to microbatch 0, but they hold nothing"}},
-      {"FullGradientLost",
+      {"UnshardedGradientLost",
        InPlace,
        &Plan::finish,
        [](Schedule& s) { DropReductions(s); },
        {"must leave", "the sum of group 0 of u0 up to microbatch 0, but they hold nothing"}},
-      {"FullGradientPackedInPart",
+      {"UnshardedGradientPackedInPart",
        Once,
        &Plan::finish,
        [](Schedule& s) { UseAs(UsesOf<PackGradients>(s), Role::kParameterGradient).num_bytes /= 2; },
        {"pack_gradients u2", "as parameter_gradient 2, but must read 256 bytes"}},
-      {"FullGradientLostByTheBody",
+      {"UnshardedGradientLostByTheBody",
        Once,
        &Plan::body,
        [](Schedule& s) { UseAs(UsesOf<Backward>(s, 1), Role::kParameterGradient).access = Access::kAssign; },
        {"backward c2", "assigns", "as parameter_gradient 2, but must update 256 bytes"}},
-      {"FullGradientOfAnotherParameter",
+      {"UnshardedGradientOfAnotherParameter",
        InPlace,
        &Plan::body,
        [](Schedule& s) {
          std::swap(UseAs(UsesOf<Backward>(s, 1), Role::kParameterGradient).buffer,
                    UseAs(UsesOf<Backward>(s, 2), Role::kParameterGradient).buffer);
        },
-       {"backward c2", "as parameter_gradient 2, whose place is full_gradient.u2"}},
+       {"backward c2", "as parameter_gradient 2, whose place is unsharded_gradient.u2"}},
   };
 }
 

@@ -30,18 +30,18 @@ int64_t NumFields(Plan plan) {
 }
 
 std::vector<Plan> ValidPlans() {
-  std::vector<Plan> plans = {testing::TwoUnitPlan().plan, testing::CarriedPlan().plan, testing::FullGradientPlan().plan,
-                             testing::InPlacePlan().plan};
+  std::vector<Plan> plans = {testing::TwoUnitPlan().plan, testing::CarriedPlan().plan,
+                             testing::UnshardedGradientPlan().plan, testing::InPlacePlan().plan};
   const Model stack = StackModel(2, {8, 8}, DType::kBFloat16, 4).value();
-  plans.push_back(PlanTraining(stack, 2, {.wire = DType::kFloat32}).value());
+  plans.push_back(PlanTraining(stack, 2, {.reduce_dtype = DType::kFloat32}).value());
   plans.push_back(PlanTraining(stack, 2, {.microbatches_per_graph = 2, .tail = Tail::kCarried}).value());
   plans.push_back(
       PlanTraining(stack, 2, {.reduce = Reduce::kOncePerStep, .transports = EveryUnit(Transport::kSymmetric)}).value());
-  plans.push_back(
-      PlanTraining(
-          stack, 2,
-          {.reduce = Reduce::kOncePerStep, .transports = EveryUnit(Transport::kCopyEngine), .wire = DType::kFloat32})
-          .value());
+  plans.push_back(PlanTraining(stack, 2,
+                               {.reduce = Reduce::kOncePerStep,
+                                .transports = EveryUnit(Transport::kCopyEngine),
+                                .reduce_dtype = DType::kFloat32})
+                      .value());
   plans.push_back(PlanForward(stack, 2, {}).value());
   plans.push_back(PlanTraining(testing::RandomModel(1, {.max_units = 3}), 2, {.tail = Tail::kCarried}).value());
   return plans;
@@ -150,10 +150,10 @@ TEST(VerifierMutationTest, NamesTwoCarriedGradientsInOneSlot) {
             {b.Use(gradient, Access::kAssign, Role::kParameterGradient, 0),
              b.Use(gradient, Access::kAssign, Role::kParameterGradient, 1)});
   b.Command(ReduceScatter{u0, -1, 0, Transport::kNccl, Sum::kNccl, AxisId(0)}, Lane::kReduceScatter,
-            {b.Use(wire0, Access::kRead, Role::kWire), delivers()}, {testing::Fork(0)});
+            {b.Use(wire0, Access::kRead, Role::kReduceBuffer), delivers()}, {testing::Fork(0)});
   b.Command(b.AccumulateOf(u0, -1), Lane::kReduceScatter, sums(acc0, 0));
   b.Command(ReduceScatter{u1, -1, 0, Transport::kNccl, Sum::kNccl, AxisId(0)}, Lane::kReduceScatter,
-            {b.Use(wire1, Access::kRead, Role::kWire), delivers()});
+            {b.Use(wire1, Access::kRead, Role::kReduceBuffer), delivers()});
   b.Command(b.AccumulateOf(u1, -1), Lane::kReduceScatter, sums(acc1, 1));
   b.Command(End{}, Lane::kCompute, {}, {testing::Join(5)});
   EXPECT_EQ(FirstMessage(b.Build()),

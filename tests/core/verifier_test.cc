@@ -40,14 +40,14 @@ ScheduledCommand& At(Plan& plan, int schedule, int command) { return plan.schedu
 // ---- correct plans ----
 
 TEST(VerifierTest, AcceptsHandMadePlans) {
-  for (const Plan& plan : {TwoUnitPlan().plan, CarriedPlan().plan, FullGradientPlan().plan, InPlacePlan().plan}) {
+  for (const Plan& plan : {TwoUnitPlan().plan, CarriedPlan().plan, UnshardedGradientPlan().plan, InPlacePlan().plan}) {
     EXPECT_THAT(FindViolations(plan, Check::kSuccession), IsEmpty()) << First(plan)[0].message;
   }
 }
 
 TEST(VerifierTest, NamesTheReasonOfEachRemovedWait) {
   int removed = 0;
-  for (const Plan& plan : {TwoUnitPlan().plan, CarriedPlan().plan, FullGradientPlan().plan, InPlacePlan().plan}) {
+  for (const Plan& plan : {TwoUnitPlan().plan, CarriedPlan().plan, UnshardedGradientPlan().plan, InPlacePlan().plan}) {
     for (size_t s = 0; s < plan.schedules.size(); ++s) {
       const Schedule& schedule = plan.schedules[s];
       for (size_t c = 0; c < schedule.commands.size(); ++c) {
@@ -65,7 +65,7 @@ TEST(VerifierTest, NamesTheReasonOfEachRemovedWait) {
       }
     }
   }
-  EXPECT_EQ(removed, 12 + 7 + 6 + 6);  // two units, carried, full gradient, in place
+  EXPECT_EQ(removed, 12 + 7 + 6 + 6);  // two units, carried, unsharded gradient, in place
 }
 
 TEST(VerifierTest, VerifyReportsTheFirstViolation) {
@@ -121,7 +121,7 @@ std::function<Plan()> Changed(MadePlan (*make)(), std::function<void(MadePlan&)>
 std::function<Plan()> Two(std::function<void(TwoUnits&)> change) { return Changed(&TwoUnitPlan, std::move(change)); }
 std::function<Plan()> Carried(std::function<void(OneUnit&)> change) { return Changed(&CarriedPlan, std::move(change)); }
 std::function<Plan()> Full(std::function<void(OneUnit&)> change) {
-  return Changed(&FullGradientPlan, std::move(change));
+  return Changed(&UnshardedGradientPlan, std::move(change));
 }
 
 std::vector<Mistake> FormMistakes() {
@@ -134,13 +134,13 @@ std::vector<Mistake> FormMistakes() {
   return {
       whole("FinishIsStep", Full([](OneUnit& o) { o.plan.finish = o.plan.step; }), {"is more than one of first"}),
       whole("StepIsBody", Full([](OneUnit& o) { o.plan.step = o.plan.body; }), {"is more than one of first"}),
-      whole("FullGradientButReducedEveryMicrobatch",
+      whole("UnshardedGradientButReducedEveryMicrobatch",
             Full([](OneUnit& o) { o.plan.options.reduce = Reduce::kEveryMicrobatch; }),
-            {"the full gradient of u0 is buffer ", "the options have no use for"}),
-      whole("NoFullGradient", Full([](OneUnit& o) { o.plan.unit_buffers[0].full_gradient = BufferId(); }),
-            {"the full gradient of u0 is buffer -1, which does not exist"}),
+            {"the unsharded gradient of u0 is buffer ", "the options have no use for"}),
+      whole("NoUnshardedGradient", Full([](OneUnit& o) { o.plan.unit_buffers[0].unsharded_gradient = BufferId(); }),
+            {"the unsharded gradient of u0 is buffer -1, which does not exist"}),
       form("StateOfFullGradients", Two([](TwoUnits& t) { t.plan.schedules[0].end.gradients = true; }),
-           {"a state holds full gradients, but the plan reduces every microbatch"}),
+           {"a state holds unsharded gradients, but the plan reduces every microbatch"}),
       whole("UnsetOption", Two([](TwoUnits& t) { t.plan.options.prefetch_depth.reset(); }), {"unset"}),
       whole("ScheduleIndex", Two([](TwoUnits& t) { t.plan.step = 2; }), {"step 2", "2 schedules"}),
       whole("LayoutOfOtherModel", Two([](TwoUnits& t) { t.plan.layout.units.pop_back(); }),
@@ -297,7 +297,7 @@ std::vector<Mistake> UseMistakes() {
       mistake("BytesOfStartResident", Check::kMemory,
               Carried([](OneUnit& o) { o.plan.buffers[o.received.value()].offset = 0; }),
               {"g0", "received0", "#1 ", "#5 "}),
-      Mistake{"FullGradientAddedToNothing",
+      Mistake{"UnshardedGradientAddedToNothing",
               Full([](OneUnit& o) { At(o.plan, 0, 3).uses[1].access = Access::kUpdate; }),
               Check::kData,
               "first",
@@ -332,8 +332,8 @@ std::vector<Mistake> StateMistakes() {
                 o.plan.schedules[3].start.gradients = true;
               }),
               {"step reads the summed gradients"}),
-      mistake("FullGradientsNotTakenOver", "", Full([](OneUnit& o) { o.plan.finish = -1; }),
-              {"step may follow first", "full gradients"}),
+      mistake("UnshardedGradientsNotTakenOver", "", Full([](OneUnit& o) { o.plan.finish = -1; }),
+              {"step may follow first", "unsharded gradients"}),
   };
 }
 

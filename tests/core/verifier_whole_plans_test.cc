@@ -55,7 +55,8 @@ TEST(VerifierAccumulatesTest, NamesWhatEveryAccumulateOfAPlanGetsWrong) {
   };
   EXPECT_THAT(MessageAfter(plan, "", without(Role::kNormPartials)),
               HasSubstr("has no use as norm_partials 0, which it needs"));
-  EXPECT_THAT(MessageAfter(plan, "", without(Role::kWire)), HasSubstr("has no use as reduce_buffer 0, which it needs"));
+  EXPECT_THAT(MessageAfter(plan, "", without(Role::kReduceBuffer)),
+              HasSubstr("has no use as reduce_buffer 0, which it needs"));
   const auto norm = [](std::function<void(BufferUse&)> change) {
     return [change](ScheduledCommand& c) {
       for (BufferUse& use : c.uses) {
@@ -131,12 +132,13 @@ TEST(VerifierAccumulatesTest, AnotherUnitsPackDoesNotTakeASum) {
   for (ScheduledCommand& command : plan.schedules[plan.finish].commands) {
     if (auto* const pack = std::get_if<PackGradients>(&command.command)) pack->unit = UnitId(1);
   }
-  EXPECT_THAT(FindViolations(plan),
-              ElementsAre(AllOf(Field(&Violation::check, Check::kMeaning), Field(&Violation::schedule, "finish"),
-                                Field(&Violation::message,
-                                      AllOf(HasSubstr("pack_gradients u1"),
-                                            HasSubstr("uses bytes [0, 256) of full_gradient.u0 as parameter_gradient "
-                                                      "0, which it does not need"))))));
+  EXPECT_THAT(
+      FindViolations(plan),
+      ElementsAre(AllOf(Field(&Violation::check, Check::kMeaning), Field(&Violation::schedule, "finish"),
+                        Field(&Violation::message,
+                              AllOf(HasSubstr("pack_gradients u1"),
+                                    HasSubstr("uses bytes [0, 256) of unsharded_gradient.u0 as parameter_gradient "
+                                              "0, which it does not need"))))));
 }
 
 TEST(VerifierAccumulatesTest, APlanWithoutPartialNormsAccumulatesNothing) {

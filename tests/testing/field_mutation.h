@@ -30,10 +30,10 @@ class FieldMutation {
   // What the planner has made of model, layout, options and policies.
   void VisitDecided(Plan& plan) {
     auto& [model, layout, options, axes, unit_policies, buffers, unit_buffers, tensor_buffers, control, step_state,
-           norm_partials, norm_parts, metrics, schedules, first, body, finish, step, weight_slots, held_gradient_slots,
-           memory, fingerprint] = plan;
+           norm_partials, norm_parts, metrics, schedules, first, body, finish, step, weight_slots,
+           dedicated_gradient_slots, memory, fingerprint] = plan;
     Each(buffers, unit_buffers, tensor_buffers, control, step_state, norm_partials, norm_parts, metrics, schedules,
-         first, body, finish, step, weight_slots, held_gradient_slots, memory.num_bytes, memory.lower_bound);
+         first, body, finish, step, weight_slots, dedicated_gradient_slots, memory.num_bytes, memory.lower_bound);
   }
   void Visit(Command& command) { One(command); }
   void Visit(BufferUse& use) { One(use); }
@@ -124,12 +124,12 @@ class FieldMutation {
 
   void One(ModelLayout& l) { Each(l.world_size, l.units, l.parameters); }
   void One(UnitLayout& l) { Each(l.groups, l.gathered_offsets, l.gathered_bytes); }
-  void One(FlatGroup& g) { Each(g.dtype, g.wire, g.trainable, g.parameters, g.num_elements, g.shard_elements); }
+  void One(FlatGroup& g) { Each(g.dtype, g.reduce_dtype, g.trainable, g.parameters, g.num_elements, g.shard_elements); }
   void One(PlacedParameter& p) { Each(p.parameter, p.first_element, p.num_elements); }
   void One(ParameterPlace& p) { Each(p.group, p.first_element); }
   void One(PlanOptions& o) {
     Each(o.prefetch_depth, o.weight_slots, o.gradient_slots, o.microbatches_per_graph, o.residency, o.reduce, o.tail,
-         o.transports, o.sum, o.wire, o.accumulate, o.master, o.optimizer_states);
+         o.transports, o.sum, o.reduce_dtype, o.accumulate, o.master_dtype, o.optimizer_states);
   }
   void One(TransportChoice& c) { Each(c.unit_bytes, c.transports); }
   void One(UnitTransports& t) { Each(t.gather, t.exchange); }
@@ -138,13 +138,13 @@ class FieldMutation {
   void One(Axis& a) { Each(a.size); }
   void One(Buffer& b) { Each(b.storage, b.num_bytes, b.offset); }
   void One(UnitBuffers& b) {
-    Each(b.weights, b.masters, b.accumulators, b.full_gradient, b.optimizer_states, b.norm_partials);
+    Each(b.weights, b.masters, b.accumulators, b.unsharded_gradient, b.optimizer_states, b.norm_partials);
   }
   void One(TensorBuffers& b) { Each(b.staging, b.value, b.kept_gradient); }
   void One(Schedule& s) { Each(s.microbatches, s.commands, s.start, s.end); }
   void One(ScheduleState& s) { Each(s.residents, s.outstanding, s.gradients); }
   void One(Resident& r) { Each(r.unit, r.buffer, r.slot); }
-  void One(OutstandingReduction& r) { Each(r.unit, r.wire, r.slot); }
+  void One(OutstandingReduction& r) { Each(r.unit, r.buffer, r.slot); }
   void One(ScheduledCommand& c) { Each(c.command, c.lane, c.uses, c.waits); }
   void One(BufferUse& u) { Each(u.buffer, u.offset, u.num_bytes, u.access, u.role, u.id, u.peers); }
   void One(Wait& w) { Each(w.command, w.reason); }

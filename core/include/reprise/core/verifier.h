@@ -23,10 +23,10 @@ namespace reprise {
 //   kMemory:  buffers whose lives are not ordered share no byte.
 //   kSuccession: every graph that may follow another starts from the state that the other ends with.
 //   kMeaning: every command has the uses that its fields and the model ask for, of those sizes, and each of them holds
-//             what the model says that it reads: this microbatch's tensors and gradients, with all terms so far in their
-//             order, its unit's weights, sums and optimizer states; and every schedule leaves what the next one, or
-//             whoever reads afterwards, must find. So weights, masters, optimizer state, sums, norm, loss, counters and
-//             metrics after any succession of microbatches and steps are those of the model.
+//             what the model says that it reads: this microbatch's tensors and gradients, with all terms so far in
+//             their order, its unit's weights, sums and optimizer states; and every schedule leaves what the next one,
+//             or whoever reads afterwards, must find. So weights, masters, optimizer state, sums, norm, loss, counters
+//             and metrics after any succession of microbatches and steps are those of the model.
 // Not proved: that compute functions and kernels do what their command declares, that the planner's options are those
 // that the caller wanted, and that communication is hidden.
 enum class Check : uint8_t { kForm, kData, kOrder, kFork, kJoin, kMemory, kSuccession, kMeaning };
