@@ -44,7 +44,7 @@ def local(program, ms, **more):
 
 def figure(mode, ms, slots=2, span=4, transport="nccl", workload="mlp4", equal=True):
     """One object of what `step_bench --json` writes."""
-    return {"workload": workload, "mode": mode, "transport": transport, "weight_slots": slots,
+    return {"workload": workload, "mode": mode, "transports": transport, "weight_slots": slots,
             "microbatches_per_graph": span, "ms_median": ms, "ms_low": ms - 1, "ms_high": ms + 1, "teraflops": 600.0,
             "requested_bytes": 2**31, "rounding_bytes": 2**28, "recording_bytes": 2**28, "communication_bytes": 2**29,
             "results_equal": equal}
@@ -197,7 +197,7 @@ class CompareTest(unittest.TestCase):
 echo "$NCCL_GRAPH_MIXING_SUPPORT $*" >>{self.folder}/started
 for argument; do
   case "$argument" in
-    --transport={refuse}) echo "step_bench: the transport {refuse} cannot be used: all ranks must be on one host; plan" >&2; exit 1;;
+    --transports={refuse}) echo "step_bench: the transport {refuse} cannot be used: all ranks must be on one host; plan" >&2; exit 1;;
     --json=*) cp {self.folder}/figures "${{argument#--json=}}";;
   esac
 done''')
@@ -233,7 +233,7 @@ done''')
         self.compare("--quick", only="step_bench")
         started = (self.folder / "started").read_text().splitlines()
         settings = [tuple(f"--{flag}={value}" in line for flag, value in
-                          (("transport", t), ("weight_slots", s), ("microbatches_per_graph", 4)))
+                          (("transports", t), ("weight_slots", s), ("microbatches_per_graph", 4)))
                     for line, (t, s) in zip(started, ((t, s) for t in compare.TRANSPORTS for s in (2, 4)))]
         self.assertEqual(settings, [(True, True, True)] * 6)
         self.assertEqual(["local" in line for line in started], [True] + [False] * 5)
@@ -255,8 +255,8 @@ done''')
         code, text, result = self.compare("--quick", only="step_bench")
         self.assertEqual(code, 0, text)
         self.assertIn("copy_engine, 2 slots, 4 a graph: exit code 1: step_bench: the transport copy_engine cannot be used", text)
-        self.assertEqual((self.folder / "started").read_text().count("--transport=copy_engine"), 1)
-        self.assertEqual((self.folder / "started").read_text().count("--transport=symmetric"), 2)
+        self.assertEqual((self.folder / "started").read_text().count("--transports=copy_engine"), 1)
+        self.assertEqual((self.folder / "started").read_text().count("--transports=symmetric"), 2)
         self.assertEqual(len([s for s in result["skipped"] if "copy_engine" in s["reason"]]), 2)
 
     def test_a_program_that_fails_keeps_its_rows_and_gives_its_reason(self):

@@ -21,12 +21,14 @@
 
 #include "absl/algorithm/container.h"
 #include "absl/flags/flag.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "bench/step/workloads.h"
 #include "examples/common/command_line.h"
 #include "examples/common/output.h"
+#include "examples/common/plan_flags.h"
 #include "examples/common/world.h"
 #include "graph/step_runner.h"
 #include "nlohmann/json.hpp"
@@ -43,17 +45,6 @@ ABSL_FLAG(std::vector<std::string>, workloads, std::vector<std::string>({"mlp4s"
           "(4 of 1024 x 4096, 1024 tokens) and tiny (for tests)");
 ABSL_FLAG(std::vector<std::string>, modes, std::vector<std::string>({"local", "eager", "graph"}),
           "of local (compute alone), eager (every command enqueued anew) and graph (one launch)");
-ABSL_FLAG(int, weight_slots, 2, "gathered copies that live at once");
-ABSL_FLAG(int, gradient_slots, 2, "wire gradients that live at once");
-ABSL_FLAG(bool, residency, true, "whether slots keep their weights");
-ABSL_FLAG(bool, carried_tail, false, "whether the last reduction runs in the next graph");
-ABSL_FLAG(int, microbatches_per_graph, 1, "microbatches that one graph spans");
-ABSL_FLAG(
-    std::string, transport, "auto",
-    "auto (measured if there is a tuning file, otherwise default), default, symmetric, copy_engine, or several by "
-    "units' bytes, as in symmetric,4194304:copy_engine");
-ABSL_FLAG(std::string, master, "bf16",
-          "of the master weights, which take memory but no time here: bf16 (the weights are the masters) or f32");
 ABSL_FLAG(bool, profile, false, "time each command, and report what of the communication compute hides");
 ABSL_FLAG(std::string, timeline, "", "with --profile: PREFIX of files PREFIX-workload-mode.json, for Perfetto");
 ABSL_FLAG(int, batches, 10, "measurements, of which the median is taken");
@@ -89,7 +80,8 @@ struct ProfileFigures {
 };
 
 struct Figures {
-  std::string workload, mode, transport;
+  std::string workload, mode;
+  PlanOptions options;
   int ranks = 1;
   double ms_median = 0, ms_low = 0, ms_high = 0;  // per microbatch
   double ratio_to_local = 0;                      // 0: local was not measured
@@ -108,21 +100,10 @@ absl::Status Refuse(const Parts&... parts) {
   return absl::InvalidArgumentError(absl::StrCat(parts...));
 }
 
+// Two slots of each kind, and weights that are the masters: these take memory but no time here.
 absl::StatusOr<PlanOptions> OptionsOfFlags() {
-  PlanOptions options;
-  options.weight_slots = absl::GetFlag(FLAGS_weight_slots);
-  options.gradient_slots = absl::GetFlag(FLAGS_gradient_slots);
-  options.microbatches_per_graph = absl::GetFlag(FLAGS_microbatches_per_graph);
-  options.residency = absl::GetFlag(FLAGS_residency) ? Residency::kKeep : Residency::kOff;
-  options.tail = absl::GetFlag(FLAGS_carried_tail) ? Tail::kCarried : Tail::kInGraph;
-  options.optimizer_states = 0;
-  const std::string master = absl::GetFlag(FLAGS_master);
-  options.master = master == "f32" ? DType::kFloat32 : DType::kBFloat16;
-  if (Name(options.master) != master) return Refuse("--master is \"", master, "\"; choose bf16 or f32");
-  absl::StatusOr<std::vector<TransportChoice>> choices = TransportChoicesFromText(absl::GetFlag(FLAGS_transport));
-  if (!choices.ok()) return Refuse("--transport: ", std::string(choices.status().message()));
-  options.transports = *std::move(choices);
-  return options;
+  return examples::ReadPlanFlags(
+      {.weight_slots = 2, .gradient_slots = 2, .master = DType::kBFloat16, .optimizer_states = 0});
 }
 
 // The modes to measure, local first: the others' ratios are to it.
@@ -151,9 +132,6 @@ absl::Status CheckWritable(const char* flag, const std::string& path) {
 // Before anything is measured, which may take minutes.
 absl::Status CheckFlags() {
   REPRISE_RETURN_IF_ERROR(CheckFlag(FLAGS_batches, 1, 10'000));
-  for (const absl::Flag<int>* flag : {&FLAGS_weight_slots, &FLAGS_gradient_slots, &FLAGS_microbatches_per_graph}) {
-    REPRISE_RETURN_IF_ERROR(CheckFlag(*flag, 1, kMaxModelItems));
-  }
   const double seconds = absl::GetFlag(FLAGS_seconds);
   if (!(seconds > 0 && seconds <= 3600)) return Refuse("--seconds is ", seconds, "; give more than 0, up to 3600");
   const std::vector<std::string> workloads = absl::GetFlag(FLAGS_workloads);
@@ -162,7 +140,6 @@ absl::Status CheckFlags() {
     REPRISE_RETURN_IF_ERROR(MakeWorkload(name, /*external=*/true).status());
   }
   REPRISE_RETURN_IF_ERROR(Modes().status());
-  REPRISE_RETURN_IF_ERROR(OptionsOfFlags().status());
   if (!absl::GetFlag(FLAGS_timeline).empty() && !absl::GetFlag(FLAGS_profile)) {
     return Refuse("--timeline needs --profile; add it");
   }
@@ -188,7 +165,7 @@ absl::Status Measure(StepRunner& runner, double flops, Figures& figures) {
   REPRISE_RETURN_IF_ERROR(runner.ReplayBody());
   REPRISE_RETURN_IF_ERROR(runner.world().Synchronize());
   REPRISE_ASSIGN_OR_RETURN(const int replays, ReplaysPerBatch(runner));
-  const double microbatches = static_cast<double>(replays) * absl::GetFlag(FLAGS_microbatches_per_graph);
+  const double microbatches = static_cast<double>(replays) * *runner.plan().options.microbatches_per_graph;
   std::vector<double> milliseconds, launches;
   for (int batch = 0; batch < absl::GetFlag(FLAGS_batches); ++batch) {
     const auto start = Clock::now();
@@ -234,7 +211,7 @@ absl::Status Profile(StepRunner& runner, Figures& figures) {
       if (span.replay == replay) one.spans.push_back(span);
     }
     REPRISE_ASSIGN_OR_RETURN(const OverlapReport report, AnalyzeOverlap(plan, one));
-    const double microbatches = absl::GetFlag(FLAGS_microbatches_per_graph);
+    const int microbatches = *runner.plan().options.microbatches_per_graph;
     compute.push_back(report.ranks[0].compute_us / microbatches);
     for (int c = 0; c < kNumExposedCauses; ++c) exposed[c].push_back(report.ranks[0].exposed_us[c] / microbatches);
     for (const CommunicationSpan& span : report.communication) {
@@ -276,11 +253,10 @@ Plan ComputeOnly(Plan plan) {
 }
 
 absl::StatusOr<std::vector<Figures>> RunWorkload(const std::shared_ptr<internal::Machine>& world,
-                                                 const std::string& name) {
+                                                 const std::string& name, PlanOptions options) {
   // A graph of several microbatches stages its inputs.
   REPRISE_ASSIGN_OR_RETURN(const Workload workload,
-                           MakeWorkload(name, absl::GetFlag(FLAGS_microbatches_per_graph) == 1));
-  REPRISE_ASSIGN_OR_RETURN(PlanOptions options, OptionsOfFlags());
+                           MakeWorkload(name, options.microbatches_per_graph.value_or(1) == 1));
   if (options.transports.empty()) options.transports = world->auto_transports().choices;
   options.sum = options.sum.value_or(world->auto_transports().sum);
   REPRISE_ASSIGN_OR_RETURN(const Plan plan, PlanTraining(workload.model, world->size(), options));
@@ -289,8 +265,7 @@ absl::StatusOr<std::vector<Figures>> RunWorkload(const std::shared_ptr<internal:
   std::optional<std::string> results;
   REPRISE_ASSIGN_OR_RETURN(const std::vector<std::string> modes, Modes());
   for (const std::string& mode : modes) {
-    Figures figures = {
-        .workload = name, .mode = mode, .transport = ToText(plan.options.transports), .ranks = world->size()};
+    Figures figures = {.workload = name, .mode = mode, .options = plan.options, .ranks = world->size()};
     REPRISE_ASSIGN_OR_RETURN(const std::unique_ptr<StepRunner> runner,
                              StepRunner::Create(world, mode == "local" ? ComputeOnly(plan) : plan, workload.compute));
     REPRISE_RETURN_IF_ERROR(world->Tune());
@@ -339,13 +314,7 @@ void Print(const Figures& f) {
 nlohmann::ordered_json ToJson(const Figures& f) {
   nlohmann::ordered_json json = {{"workload", f.workload},
                                  {"mode", f.mode},
-                                 {"transport", f.transport},
                                  {"ranks", f.ranks},
-                                 {"weight_slots", absl::GetFlag(FLAGS_weight_slots)},
-                                 {"residency", absl::GetFlag(FLAGS_residency)},
-                                 {"master", absl::GetFlag(FLAGS_master)},
-                                 {"carried_tail", absl::GetFlag(FLAGS_carried_tail)},
-                                 {"microbatches_per_graph", absl::GetFlag(FLAGS_microbatches_per_graph)},
                                  {"ms_median", f.ms_median},
                                  {"ms_low", f.ms_low},
                                  {"ms_high", f.ms_high},
@@ -360,6 +329,15 @@ nlohmann::ordered_json ToJson(const Figures& f) {
                                  {"recording_bytes", f.memory.recording},
                                  {"communication_bytes", f.memory.communication},
                                  {"results_equal", f.results_equal}};
+  for (const PlanOptionText& option : PlanOptionTexts()) {
+    const std::string text = option.get(f.options);
+    int number = 0;
+    if (absl::SimpleAtoi(text, &number)) {
+      json[std::string(option.name)] = number;
+    } else {
+      json[std::string(option.name)] = text;
+    }
+  }
   if (!f.profile.has_value()) return json;
   json["compute_us"] = f.profile->compute_us;
   for (int c = 0; c < kNumExposedCauses; ++c) {
@@ -372,6 +350,7 @@ nlohmann::ordered_json ToJson(const Figures& f) {
 
 absl::StatusOr<int> Main() {
   REPRISE_RETURN_IF_ERROR(CheckFlags());
+  REPRISE_ASSIGN_OR_RETURN(const PlanOptions options, OptionsOfFlags());
   REPRISE_ASSIGN_OR_RETURN(const examples::Program program,
                            examples::StartProgram({.device = absl::GetFlag(FLAGS_device),
                                                    .ranks = absl::GetFlag(FLAGS_ranks),
@@ -379,7 +358,7 @@ absl::StatusOr<int> Main() {
                                                    .share_device = absl::GetFlag(FLAGS_share_device)}));
   if (program.exit_code.has_value()) return *program.exit_code;
   if (program.prints) {
-    if (absl::GetFlag(FLAGS_transport) == "auto") {
+    if (options.transports.empty()) {
       const internal::AutoTransports transports = internal::MachineOf(*program.world).auto_transports();
       std::cout << "transports: "
                 << (transports.choices.empty() ? ToText(EveryUnit(UnitTransports())) : ToText(transports.choices))
@@ -394,7 +373,7 @@ absl::StatusOr<int> Main() {
   bool equal = true;
   absl::Status status;
   for (const std::string& name : absl::GetFlag(FLAGS_workloads)) {
-    const absl::StatusOr<std::vector<Figures>> all = RunWorkload(internal::MachineOf(program.world), name);
+    const absl::StatusOr<std::vector<Figures>> all = RunWorkload(internal::MachineOf(program.world), name, options);
     status = all.status();
     if (!status.ok()) break;  // what was measured before is kept
     for (const Figures& figures : *all) {

@@ -17,6 +17,7 @@
 #include "examples/common/command_line.h"
 #include "examples/common/language_model.h"
 #include "examples/common/output.h"
+#include "examples/common/plan_flags.h"
 #include "examples/common/world.h"
 #include "examples/train_lm/check.h"
 #include "examples/train_lm/printable.h"
@@ -56,6 +57,7 @@ constexpr int64_t kValidationBatches = 64;  // per rank; a sixtieth of the valid
 
 struct Run {
   ProgramOptions program;
+  PlanOptions plan;
   LanguageModelOptions model;
   int microbatches = 1;
   int steps = 1;
@@ -208,10 +210,12 @@ absl::StatusOr<std::string> Sample(World& world, const Run& run, const LanguageM
 
 // Returns the exit code.
 absl::StatusOr<int> Main() {
+  REPRISE_ASSIGN_OR_RETURN(const PlanOptions plan_options, ReadPlanFlags({.wire = DType::kFloat32}));
   const Run run = {.program = {.device = absl::GetFlag(FLAGS_device),
                                .ranks = absl::GetFlag(FLAGS_ranks),
                                .tuning_file = absl::GetFlag(FLAGS_tuning_file),
                                .share_device = absl::GetFlag(FLAGS_share_device)},
+                   .plan = plan_options,
                    .model = {absl::GetFlag(FLAGS_depth), absl::GetFlag(FLAGS_width), absl::GetFlag(FLAGS_heads),
                              absl::GetFlag(FLAGS_context), absl::GetFlag(FLAGS_batch)},
                    .microbatches = absl::GetFlag(FLAGS_microbatches),
@@ -230,16 +234,17 @@ absl::StatusOr<int> Main() {
   const std::shared_ptr<World>& world = program.world;
   REPRISE_RETURN_IF_ERROR(ValidationRounds(text, run.model.batch, world->size()).status());
   REPRISE_ASSIGN_OR_RETURN(std::shared_ptr<ShardedParameters> parameters,
-                           ShardedParameters::Create(world, model.model));
+                           ShardedParameters::Create(world, model.model, run.plan.master));
   REPRISE_RETURN_IF_ERROR(parameters->Initialize(LanguageModelInitializer(run.seed, run.model.depth)));
   TrainOptions options;
-  options.run.plan.wire = DType::kFloat32;
+  options.run.plan = run.plan;
   options.optimizer = AdamW{.beta2 = 0.99f};
   options.clip_norm = run.check ? std::optional<float>() : 1.0f;  // the check follows the unclipped update
   REPRISE_ASSIGN_OR_RETURN(std::unique_ptr<TrainSession> session,
                            TrainSession::Create(parameters, model.model, model.compute, options));
   RunOptions forward_options;
-  forward_options.plan.wire = DType::kFloat32;
+  forward_options.plan = run.plan;
+  forward_options.plan.microbatches_per_graph.reset();  // forward sessions replay one at a time
   REPRISE_ASSIGN_OR_RETURN(
       std::unique_ptr<ForwardSession> forward,
       ForwardSession::Create(parameters,
@@ -249,7 +254,7 @@ absl::StatusOr<int> Main() {
   if (run.check) {
     REPRISE_ASSIGN_OR_RETURN(std::shared_ptr<World> alone, program.new_world_alone());
     REPRISE_ASSIGN_OR_RETURN(
-        check, ReferenceCheck::Create(std::move(alone), model, std::get<AdamW>(options.optimizer), DType::kFloat32));
+        check, ReferenceCheck::Create(std::move(alone), model, std::get<AdamW>(options.optimizer), run.plan.master));
   }
   int64_t elements = 0;
   for (const Parameter& parameter : model.model.parameters()) elements += NumElements(parameter.spec.shape);
