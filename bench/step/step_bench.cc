@@ -50,7 +50,7 @@ ABSL_FLAG(std::string, timeline, "", "with --profile: PREFIX of files PREFIX-wor
 ABSL_FLAG(int, batches, 10, "measurements, of which the median is taken");
 ABSL_FLAG(double, seconds, 0.2, "length of each measurement, about");
 ABSL_FLAG(std::string, tuning_file, "",
-          "on devices: file of the quickest transports and matrix products; what it lacks is measured and added");
+          "on devices: file of the quickest transports and GEMMs; what it lacks is measured and added");
 ABSL_FLAG(bool, share_device, false, "several ranks may use one GPU: for tests, never for speed");
 ABSL_FLAG(std::string, json, "", "file for a list of objects, one for each workload and mode");
 
@@ -103,7 +103,7 @@ absl::Status Refuse(const Parts&... parts) {
 // Two slots of each kind, and weights that are the masters: these take memory but no time here.
 absl::StatusOr<PlanOptions> OptionsOfFlags() {
   return examples::ReadPlanFlags(
-      {.weight_slots = 2, .gradient_slots = 2, .master = DType::kBFloat16, .optimizer_states = 0});
+      {.weight_slots = 2, .gradient_slots = 2, .master_dtype = DType::kBFloat16, .optimizer_states = 0});
 }
 
 // The modes to measure, local first: the others' ratios are to it.

@@ -142,8 +142,8 @@ constexpr std::array kTexts = {
         "of a unit's gathered copy, as in symmetric,4194304:copy_engine/symmetric; auto: what "
         "was measured, or nccl"),
     Row<&PlanOptions::sum>("sum", "how gradients are added over the ranks; auto: rank_order within a host"),
-    Row<&PlanOptions::wire>("reduce_dtype", "of gradients in a reduction"),
-    Row<&PlanOptions::master>("master_dtype", "of master weights"),
+    Row<&PlanOptions::reduce_dtype>("reduce_dtype", "of gradients in a reduction"),
+    Row<&PlanOptions::master_dtype>("master_dtype", "of master weights"),
     Row<&PlanOptions::optimizer_states>("optimizer_states", "fp32 values kept per master element"),
 };
 

@@ -59,16 +59,17 @@ JsonReader IntoRanks(std::optional<int>* out) {
 
 absl::StatusOr<CostModel> ReadFields(const json& value) {
   CostModel costs;
-  if (value.is_object() && value.contains("gather_bytes") && value.contains("reduce_bytes")) costs.ranks.reset();
+  if (value.is_object() && value.contains("gather_bandwidth") && value.contains("reduce_bandwidth"))
+    costs.ranks.reset();
   const JsonReader calls = [&](const json& names, const std::string& place) {
     return ReadCalls(names, place, costs.calls);
   };
   REPRISE_RETURN_IF_ERROR(
       ReadJsonObject(value, "",
                      {{"flops", Presence::kOptional, IntoFigure(&costs.flops, Zero::kRefused)},
-                      {"memory_bytes", Presence::kOptional, IntoFigure(&costs.memory_bytes, Zero::kRefused)},
-                      {"gather_bytes", Presence::kOptional, IntoFigure(&costs.gather_bytes, Zero::kRefused)},
-                      {"reduce_bytes", Presence::kOptional, IntoFigure(&costs.reduce_bytes, Zero::kRefused)},
+                      {"memory_bandwidth", Presence::kOptional, IntoFigure(&costs.memory_bandwidth, Zero::kRefused)},
+                      {"gather_bandwidth", Presence::kOptional, IntoFigure(&costs.gather_bandwidth, Zero::kRefused)},
+                      {"reduce_bandwidth", Presence::kOptional, IntoFigure(&costs.reduce_bandwidth, Zero::kRefused)},
                       {"collective_us", Presence::kOptional, IntoFigure(&costs.collective_us, Zero::kAllowed)},
                       {"command_us", Presence::kOptional, IntoFigure(&costs.command_us, Zero::kAllowed)},
                       {"ranks", Presence::kOptional, IntoRanks(&costs.ranks)},
@@ -108,8 +109,8 @@ absl::StatusOr<CostModel> ReadFigures(const json& value, const std::string& plac
   }));
   CostModel costs;
   if (teraflops > 0) costs.flops = teraflops * 1e12;
-  if (gather.gb_per_s > 0) costs.gather_bytes = gather.gb_per_s * 1e9;
-  if (reduce.gb_per_s > 0) costs.reduce_bytes = reduce.gb_per_s * 1e9;
+  if (gather.gb_per_s > 0) costs.gather_bandwidth = gather.gb_per_s * 1e9;
+  if (reduce.gb_per_s > 0) costs.reduce_bandwidth = reduce.gb_per_s * 1e9;
   // A bandwidth that was not measured is that of the initialiser; one without ranks is of any number of them.
   constexpr int kAny = std::numeric_limits<int>::max();
   const auto ranks_of = [&](const Bandwidth& bandwidth) {

@@ -210,7 +210,7 @@ absl::StatusOr<std::string> Sample(World& world, const Run& run, const LanguageM
 
 // Returns the exit code.
 absl::StatusOr<int> Main() {
-  REPRISE_ASSIGN_OR_RETURN(const PlanOptions plan_options, ReadPlanFlags({.wire = DType::kFloat32}));
+  REPRISE_ASSIGN_OR_RETURN(const PlanOptions plan_options, ReadPlanFlags({.reduce_dtype = DType::kFloat32}));
   const Run run = {.program = {.device = absl::GetFlag(FLAGS_device),
                                .ranks = absl::GetFlag(FLAGS_ranks),
                                .tuning_file = absl::GetFlag(FLAGS_tuning_file),
@@ -234,7 +234,7 @@ absl::StatusOr<int> Main() {
   const std::shared_ptr<World>& world = program.world;
   REPRISE_RETURN_IF_ERROR(ValidationRounds(text, run.model.batch, world->size()).status());
   REPRISE_ASSIGN_OR_RETURN(std::shared_ptr<ShardedParameters> parameters,
-                           ShardedParameters::Create(world, model.model, run.plan.master));
+                           ShardedParameters::Create(world, model.model, run.plan.master_dtype));
   REPRISE_RETURN_IF_ERROR(parameters->Initialize(LanguageModelInitializer(run.seed, run.model.depth)));
   TrainOptions options;
   options.run.plan = run.plan;
@@ -253,8 +253,8 @@ absl::StatusOr<int> Main() {
   std::unique_ptr<ReferenceCheck> check;
   if (run.check) {
     REPRISE_ASSIGN_OR_RETURN(std::shared_ptr<World> alone, program.new_world_alone());
-    REPRISE_ASSIGN_OR_RETURN(
-        check, ReferenceCheck::Create(std::move(alone), model, std::get<AdamW>(options.optimizer), run.plan.master));
+    REPRISE_ASSIGN_OR_RETURN(check, ReferenceCheck::Create(std::move(alone), model, std::get<AdamW>(options.optimizer),
+                                                           run.plan.master_dtype));
   }
   int64_t elements = 0;
   for (const Parameter& parameter : model.model.parameters()) elements += NumElements(parameter.spec.shape);

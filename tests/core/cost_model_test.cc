@@ -68,9 +68,9 @@ TEST(EstimateFlopsTest, RowsAreOfTheInputWhereEveryOutputIsAScalar) {
 // One byte, or one FLOP, takes a microsecond in compute, 4 when gathered and 5 when reduced.
 CostModel SlowCosts() {
   return {.flops = 1e6,
-          .memory_bytes = 1e6,
-          .gather_bytes = 0.25e6,
-          .reduce_bytes = 0.2e6,
+          .memory_bandwidth = 1e6,
+          .gather_bandwidth = 0.25e6,
+          .reduce_bandwidth = 0.2e6,
           .collective_us = 1000,
           .command_us = 100,
           .calls = {{"c0", {.forward = 10, .backward = 20}}}};
@@ -140,7 +140,7 @@ TEST(PredictTimelineTest, EveryCommandTakesWhatTheModelSaysOnceItsLaneAndWaitsAr
   }
 }
 
-// Of its wire gradient, which it names whole, a rank adds its own part to what it received.
+// Of its reduce buffer, which it names whole, a rank adds its own part to what it received.
 TEST(PredictTimelineTest, AnAccumulateReadsOnePartOfEachRank) {
   constexpr int kRanks = 4;
   constexpr double kShard = 512 * 512 / kRanks, kRanges = 4;
@@ -148,7 +148,7 @@ TEST(PredictTimelineTest, AnAccumulateReadsOnePartOfEachRank) {
   REPRISE_ASSERT_OK_AND_ASSIGN(const Plan plan,
                                PlanTraining(model, kRanks, {.transports = EveryUnit(Transport::kCopyEngine)}));
   REPRISE_ASSERT_OK_AND_ASSIGN(const Timeline timeline,
-                               PredictTimeline(plan, {plan.first}, {.memory_bytes = 1e6, .command_us = 0}));
+                               PredictTimeline(plan, {plan.first}, {.memory_bandwidth = 1e6, .command_us = 0}));
   int accumulates = 0;
   for (const CommandSpan& span : timeline.spans) {
     const Command& command = plan.schedules[plan.first].commands[span.command.value()].command;
@@ -174,9 +174,9 @@ TEST(PredictTimelineTest, RefusesWhatItCannotPredict) {
   refuses({0, 2}, {}, "there is no schedule 2 to predict; the plan has 2");
   refuses({-1}, {}, "there is no schedule -1 to predict");
   refuses({0}, {.flops = 0}, "flops is 0; give a positive number");
-  refuses({0}, {.memory_bytes = -1}, "memory_bytes is -1");
-  refuses({0}, {.gather_bytes = std::numeric_limits<double>::quiet_NaN()}, "gather_bytes is nan");
-  refuses({0}, {.reduce_bytes = std::numeric_limits<double>::infinity()}, "reduce_bytes is inf");
+  refuses({0}, {.memory_bandwidth = -1}, "memory_bandwidth is -1");
+  refuses({0}, {.gather_bandwidth = std::numeric_limits<double>::quiet_NaN()}, "gather_bandwidth is nan");
+  refuses({0}, {.reduce_bandwidth = std::numeric_limits<double>::infinity()}, "reduce_bandwidth is inf");
   refuses({0}, {.collective_us = -1}, "collective_us is -1; give a finite number of at least 0");
   refuses({0}, {.command_us = -1}, "command_us is -1");
   refuses({0}, {.calls = {{"c0", {.forward = -1}}}}, "forward of call \"c0\" is -1");
@@ -198,8 +198,8 @@ TEST(PredictTimelineTest, RefusesWhatItCannotPredict) {
 // ---- files ----
 
 TEST(CostModelJsonTest, ReadsEveryField) {
-  REPRISE_ASSERT_OK_AND_ASSIGN(const CostModel costs, CostModelFromJson(R"({"flops": 1e6, "memory_bytes": 1000000,
-      "gather_bytes": 0.25e6, "reduce_bytes": 0.2e6, "collective_us": 1000, "command_us": 100,
+  REPRISE_ASSERT_OK_AND_ASSIGN(const CostModel costs, CostModelFromJson(R"({"flops": 1e6, "memory_bandwidth": 1000000,
+      "gather_bandwidth": 0.25e6, "reduce_bandwidth": 0.2e6, "collective_us": 1000, "command_us": 100,
       "ranks": 2, "calls": {"c0": {"forward": 10, "backward": 20}}})"));
   EXPECT_EQ(costs, SlowCosts());
 }
@@ -218,8 +218,8 @@ TEST(CostModelJsonTest, TakesTheBestRatesOfStepBench) {
                                    {"mode": "graph", "teraflops": 900.0, "gather_gb_per_s": 0}])"),
             expected);
   expected.flops = CostModel().flops;
-  expected.gather_bytes = 300.5e9;
-  expected.reduce_bytes = 250e9;
+  expected.gather_bandwidth = 300.5e9;
+  expected.reduce_bandwidth = 250e9;
   expected.ranks.reset();  // of as many as the plan has
   EXPECT_EQ(*CostModelFromJson(R"([{"mode": "graph", "teraflops": 9, "gather_gb_per_s": 300.5, "reduce_gb_per_s": 250},
                                    {"mode": "eager", "teraflops": 9, "gather_gb_per_s": 200, "reduce_gb_per_s": 40}])"),
@@ -233,9 +233,9 @@ TEST(CostModelJsonTest, KnowsWithHowManyRanksTheBandwidthsWereMeasured) {
   };
   for (const Case& c : {
            Case{R"({"flops": 1})", 2},
-           Case{R"({"gather_bytes": 1})", 2},
-           Case{R"({"gather_bytes": 1, "reduce_bytes": 1})", std::nullopt},
-           Case{R"({"gather_bytes": 1, "reduce_bytes": 1, "ranks": 9})", 9},
+           Case{R"({"gather_bandwidth": 1})", 2},
+           Case{R"({"gather_bandwidth": 1, "reduce_bandwidth": 1})", std::nullopt},
+           Case{R"({"gather_bandwidth": 1, "reduce_bandwidth": 1, "ranks": 9})", 9},
            Case{R"({"ranks": 9})", 9},
            Case{R"([{"mode": "local", "teraflops": 1, "ranks": 8}])", 2},
            Case{R"([{"mode": "graph", "teraflops": 1, "ranks": 8, "gather_gb_per_s": 1}])", 2},
@@ -260,8 +260,8 @@ TEST(CostModelJsonTest, TheInitialisersAreThoseOfBenchResults) {
   ASSERT_TRUE(measured.ok()) << measured.status();
   // In three digits.
   EXPECT_NEAR(CostModel().flops, measured->flops, 0.5e12);
-  EXPECT_NEAR(CostModel().gather_bytes, measured->gather_bytes, 0.5e9);
-  EXPECT_NEAR(CostModel().reduce_bytes, measured->reduce_bytes, 0.5e9);
+  EXPECT_NEAR(CostModel().gather_bandwidth, measured->gather_bandwidth, 0.5e9);
+  EXPECT_NEAR(CostModel().reduce_bandwidth, measured->reduce_bandwidth, 0.5e9);
   EXPECT_EQ(CostModel().ranks, measured->ranks);
 }
 
@@ -269,7 +269,7 @@ TEST(CostModelJsonTest, RefusesEveryMistakeByItsPlace) {
   const std::vector<std::pair<std::string, std::string>> mistakes = {
       {"", "JSON text: no valid JSON"},
       {"null", "JSON text: is of type null; give an object"},
-      {"{\"flop\": 1}", "JSON text: unknown key \"flop\"; the keys are flops, memory_bytes"},
+      {"{\"flop\": 1}", "JSON text: unknown key \"flop\"; the keys are flops, memory_bandwidth"},
       {"{\"flops\": 1, \"flops\": 1}", "JSON text: the key \"flops\" stands twice"},
       {"{\"flops\": 0}", "flops: is 0; give a number above 0"},
       {"{\"ranks\": 0}", "ranks: is 0; give the number of ranks that was measured"},
@@ -277,7 +277,7 @@ TEST(CostModelJsonTest, RefusesEveryMistakeByItsPlace) {
       {"{\"ranks\": 2.5}", "ranks: is 2.5; give an integer"},
       {"{\"flops\": -1.5}", "flops: is -1.5; give a number above 0"},
       {"{\"flops\": \"fast\"}", "flops: is of type string; give a number"},
-      {"{\"reduce_bytes\": 1e999}", "JSON text: no valid JSON"},
+      {"{\"reduce_bandwidth\": 1e999}", "JSON text: no valid JSON"},
       {"{\"command_us\": -1}", "command_us: is -1; give a number of at least 0"},
       {"{\"calls\": []}", "calls: is of type array; give an object"},
       {"{\"calls\": {\"a\\nb\": 1}}", "calls[\"a\\nb\"]: is of type number; give an object"},

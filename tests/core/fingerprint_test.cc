@@ -42,8 +42,8 @@ const std::vector<Mutation>& PlanMutations() {
       {"model", [](Plan& p) { p.model = SampleModel("u1"); }},
       {"layout.world_size", [](Plan& p) { p.layout.world_size = 3; }},
       {"group.dtype", [](Plan& p) { p.layout.units[0].groups[0].dtype = DType::kFloat32; }},
-      {"group.wire", [](Plan& p) { p.layout.units[0].groups[0].wire = DType::kBFloat16; }},
-      {"group.wire unset", [](Plan& p) { p.layout.units[0].groups[0].wire.reset(); }},
+      {"group.reduce_dtype", [](Plan& p) { p.layout.units[0].groups[0].reduce_dtype = DType::kBFloat16; }},
+      {"group.reduce_dtype unset", [](Plan& p) { p.layout.units[0].groups[0].reduce_dtype.reset(); }},
       {"group.trainable", [](Plan& p) { p.layout.units[0].groups[0].trainable = false; }},
       {"group.parameters.parameter",
        [](Plan& p) { p.layout.units[0].groups[0].parameters[0].parameter = ParameterId(1); }},
@@ -69,9 +69,8 @@ const std::vector<Mutation>& PlanMutations() {
        }},
       {"options.sum", [](Plan& p) { p.options.sum = Sum::kNccl; }},
       {"options.sum unset", [](Plan& p) { p.options.sum.reset(); }},
-      {"options.wire", [](Plan& p) { p.options.wire = DType::kFloat32; }},
-      {"options.accumulate", [](Plan& p) { p.options.accumulate = DType::kBFloat16; }},
-      {"options.master", [](Plan& p) { p.options.master = DType::kBFloat16; }},
+      {"options.reduce_dtype", [](Plan& p) { p.options.reduce_dtype = DType::kFloat32; }},
+      {"options.master_dtype", [](Plan& p) { p.options.master_dtype = DType::kBFloat16; }},
       {"options.optimizer_states", [](Plan& p) { p.options.optimizer_states = 1; }},
       {"options.transports", [](Plan& p) { p.options.transports.emplace_back(); }},
       {"options.transports.unit_bytes", [](Plan& p) { p.options.transports = {{.unit_bytes = 1}}; }},
@@ -99,7 +98,7 @@ const std::vector<Mutation>& PlanMutations() {
       {"unit_buffers.weights", [](Plan& p) { p.unit_buffers[0].weights[0] = BufferId(3); }},
       {"unit_buffers.masters", [](Plan& p) { p.unit_buffers[0].masters[0] = BufferId(3); }},
       {"unit_buffers.accumulators", [](Plan& p) { p.unit_buffers[0].accumulators[0] = BufferId(3); }},
-      {"unit_buffers.full_gradient", [](Plan& p) { p.unit_buffers[0].full_gradient = BufferId(); }},
+      {"unit_buffers.unsharded_gradient", [](Plan& p) { p.unit_buffers[0].unsharded_gradient = BufferId(); }},
       {"unit_buffers.optimizer_states", [](Plan& p) { p.unit_buffers[0].optimizer_states[0].pop_back(); }},
       {"unit_buffers.norm_partials", [](Plan& p) { p.unit_buffers[0].norm_partials[0] = 0; }},
       {"tensor_buffers.staging", [](Plan& p) { p.tensor_buffers[0].staging = BufferId(3); }},
@@ -114,7 +113,7 @@ const std::vector<Mutation>& PlanMutations() {
       {"finish", [](Plan& p) { p.finish = 1; }},
       {"step", [](Plan& p) { p.step = -1; }},
       {"weight_slots", [](Plan& p) { p.weight_slots = 2; }},
-      {"held_gradient_slots", [](Plan& p) { p.held_gradient_slots = 0; }},
+      {"dedicated_gradient_slots", [](Plan& p) { p.dedicated_gradient_slots = 0; }},
       {"memory.num_bytes", [](Plan& p) { p.memory.num_bytes[2] += 1; }},
       {"memory.lower_bound", [](Plan& p) { p.memory.lower_bound[4] += 1; }},
   };
@@ -133,7 +132,7 @@ const std::vector<Mutation>& ScheduleMutations() {
       {"resident at the other end",
        [](Plan& p) { std::swap(p.schedules[0].start.residents, p.schedules[0].end.residents); }},
       {"outstanding.unit", [](Plan& p) { p.schedules[0].end.outstanding[0].unit = UnitId(1); }},
-      {"outstanding.wire", [](Plan& p) { p.schedules[0].end.outstanding[0].wire = BufferId(3); }},
+      {"outstanding.buffer", [](Plan& p) { p.schedules[0].end.outstanding[0].buffer = BufferId(3); }},
       {"outstanding.slot", [](Plan& p) { p.schedules[0].end.outstanding[0].slot = 0; }},
       {"state.gradients", [](Plan& p) { p.schedules[0].end.gradients = false; }},
       {"lane", [](Plan& p) { p.schedules[0].commands[3].lane = Lane::kCopy; }},
@@ -251,7 +250,7 @@ TEST(FingerprintTest, EveryDeclarationOfAModelChangesIt) {
       },
       [](Declarations& d) { d.parameter.dtype = DType::kFloat32; },
       [](Declarations& d) { d.parameter.trainable = false; },
-      [](Declarations& d) { d.parameter.wire = DType::kFloat32; },
+      [](Declarations& d) { d.parameter.reduce_dtype = DType::kFloat32; },
       [](Declarations& d) { d.tensor.name = "z"; },
       [](Declarations& d) { d.tensor.shape = {5}; },
       [](Declarations& d) { d.tensor.dtype = DType::kFloat32; },
@@ -288,7 +287,7 @@ TEST(FingerprintTest, IgnoresTheStoredFingerprint) {
 
 // Pinned: ranks of different builds compare fingerprints. A change here must be a change of what plans hold.
 TEST(FingerprintTest, IsTheSameForEveryCompilerAndMachine) {
-  EXPECT_EQ(ComputeFingerprint(SamplePlan()).ToString(), "71a3cd220326cd9ab06b4b492fa6c78f");
+  EXPECT_EQ(ComputeFingerprint(SamplePlan()).ToString(), "5a4a7e975bccee3b985b22c0e7e8759c");
 }
 
 TEST(FingerprintTest, PrintsThirtyTwoDigits) {

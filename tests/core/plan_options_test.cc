@@ -51,14 +51,13 @@ TEST(PlanOptionTextsTest, EveryFieldIsSetByItsText) {
       .tail = Tail::kCarried,
       .transports = {{0, Transport::kSymmetric}, {4194304, {Transport::kCopyEngine, Transport::kSymmetric}}},
       .sum = Sum::kNccl,
-      .wire = DType::kFloat32,
-      .master = DType::kBFloat16,
+      .reduce_dtype = DType::kFloat32,
+      .master_dtype = DType::kBFloat16,
       .optimizer_states = 1};
   EXPECT_EQ(options, all);
   // The bindings name all fields: a new one does not compile until it is here.
   [[maybe_unused]] const auto& [prefetch_depth, weight_slots, gradient_slots, microbatches_per_graph, residency, reduce,
-                                tail, transports, sum, wire, accumulate, master, optimizer_states] = all;
-  EXPECT_EQ(accumulate, DType::kFloat32);
+                                tail, transports, sum, reduce_dtype, master_dtype, optimizer_states] = all;
 }
 
 TEST(PlanOptionTextsTest, WhatIsWrittenIsReadBack) {

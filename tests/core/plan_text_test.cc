@@ -56,8 +56,9 @@ TEST(PlanTextTest, ShowsUnitsMemoryAndBuffers) {
   const std::string text = ToText(SamplePlan());
   EXPECT_THAT(
       Section(text, "units"),
-      ElementsAre("units (ranges in elements)",
-                  "  u0    bf16, wire f32, gather nccl, exchange nccl, sum rank_order, shard 64 of 128: w [0, 32)"));
+      ElementsAre(
+          "units (ranges in elements)",
+          "  u0    bf16, reduce_dtype f32, gather nccl, exchange nccl, sum rank_order, shard 64 of 128: w [0, 32)"));
   EXPECT_THAT(Section(text, "memory"),
               ElementsAre("memory per rank           bytes      lower bound",  //
                           "  weights                     100",                 //
@@ -91,7 +92,7 @@ TEST(PlanTextTest, ShowsOneAlignedLinePerCommand) {
   #8   reduce_scatter  accumulate u0 microbatch 1 sum rank_order assign
   #9   compute         record_loss microbatch 1                                                                  updates output x~2
   #10  compute         end                                                              waits #3 join, #8 join
-  end: outstanding u0 slot 2 in gathered.u0, full gradients hold a sum)");
+  end: outstanding u0 slot 2 in gathered.u0, unsharded gradients hold a sum)");
   // clang-format on
 }
 

@@ -19,12 +19,12 @@ namespace reprise {
 
 // Who owns a buffer's bytes, and in which kind of memory. Each is one block per rank; offsets are from its start.
 enum class Storage : uint8_t {
-  kWeights,      // persistent, communicates: shards that are gathered; owned by ShardedParameters
-  kMasters,      // persistent: master shards, where their dtype differs from the weights'; owned by ShardedParameters
-  kSession,      // persistent: accumulators, optimizer state, staging, outputs, state, control, full gradients to pack
-  kGradients,    // persistent, communicates: full gradients that are reduced where they are
-  kHostVisible,  // persistent: metrics, which the host reads while the device runs
-  kCommunicating,  // transient arena of gathered weights, wire gradients and what reduce-scatters deliver
+  kWeights,  // persistent, communicates: shards that are gathered; owned by ShardedParameters
+  kMasters,  // persistent: master shards, where their dtype differs from the weights'; owned by ShardedParameters
+  kSession,  // persistent: accumulators, optimizer state, staging, outputs, state, control, unsharded gradients to pack
+  kGradients,      // persistent, communicates: unsharded gradients that are reduced where they are
+  kHostVisible,    // persistent: metrics, which the host reads while the device runs
+  kCommunicating,  // transient arena of gathered weights, reduce buffers and what reduce-scatters deliver
   kLocal,          // transient arena of everything else
   kExternal,       // the user's; offset is 0
 };
@@ -58,7 +58,7 @@ struct UnitBuffers {
   std::vector<BufferId> weights = {};
   std::vector<BufferId> masters = {};       // the weights' buffer where the dtypes are equal
   std::vector<BufferId> accumulators = {};  // invalid ids for frozen groups
-  BufferId full_gradient = {};  // Reduce::kOncePerStep only: as a wire gradient, but all in the accumulate dtype
+  BufferId unsharded_gradient = {};  // Reduce::kOncePerStep only: as a reduce buffer, but all in the accumulate dtype
   std::vector<std::vector<BufferId>> optimizer_states = {};
   std::vector<int64_t> norm_partials = {};  // byte offset in Plan::norm_partials; frozen groups have no bytes there
 
@@ -117,23 +117,23 @@ struct Plan {
   int first = 0, body = 0;     // indices into schedules
   int finish = -1, step = -1;  // -1: none
 
-  int weight_slots = 0;         // used: options.weight_slots, or fewer if the model needs fewer
-  int held_gradient_slots = 0;  // extra gradient slots, one for each unit whose gradient is held across other units'
-                                // or carried to the next graph
+  int weight_slots = 0;              // used: options.weight_slots, or fewer if the model needs fewer
+  int dedicated_gradient_slots = 0;  // extra gradient slots, one for each unit whose gradient is held across other
+                                     // units' or carried to the next graph
   MemoryPlan memory;
   Fingerprint fingerprint;  // of all the above
 
   int world_size() const { return layout.world_size; }
   // An id of this plan; any other is undefined behaviour, as for std::vector.
   const Buffer& buffer(BufferId id) const { return buffers[id.value()]; }
-  // The wire dtype of a group.
-  DType wire(const FlatGroup& group) const { return group.wire.value_or(options.wire); }
+  // The reduce dtype of a group.
+  DType reduce_dtype(const FlatGroup& group) const { return group.reduce_dtype.value_or(options.reduce_dtype); }
   friend bool operator==(const Plan&, const Plan&) = default;
 };
 
-// Byte offset of each group of a unit in its wire gradient, then the total; groups start at multiples of
+// Byte offset of each group of a unit in its reduce buffer, then the total; groups start at multiples of
 // kBufferAlignment, frozen ones take no room.
-std::vector<int64_t> WireOffsets(const Plan& plan, UnitId unit);
+std::vector<int64_t> ReduceOffsets(const Plan& plan, UnitId unit);
 // Parts that each rank receives in a reduction: one of each other rank, or a sum.
 int ReceivedParts(const Plan& plan, Sum sum);
 // In an exchange: which of the parts that rank `to` receives is that of rank `from`, another one. They are in order.
