@@ -263,8 +263,9 @@ TEST(GradientInPlaceTest, NoReduceBufferIsPlanned) {
       const int64_t gathered = kElements * 2, received = kElements / 2 * SizeOf(reduce_dtype);
       EXPECT_EQ(bytes(Storage::kCommunicating),
                 std::max(gathered, in_place ? received : 2 * kElements * SizeOf(reduce_dtype) + received));
-      const int64_t reduce_buffers = std::count_if(plan.buffers.begin(), plan.buffers.end(),
-                                          [](const Buffer& buffer) { return buffer.name.rfind("reduce.", 0) == 0; });
+      const int64_t reduce_buffers = std::count_if(plan.buffers.begin(), plan.buffers.end(), [](const Buffer& buffer) {
+        return buffer.name.rfind("reduce.", 0) == 0;
+      });
       EXPECT_EQ(reduce_buffers, in_place ? 0 : kUnits);
       // In place `finish` is Begin, End and, for each unit, a reduction and its accumulate.
       EXPECT_EQ(plan.schedules[plan.finish].commands.size(), static_cast<size_t>(2 + kUnits * (in_place ? 2 : 3)));
