@@ -33,11 +33,11 @@ void ChooseNcclSettings(bool share_device) {
 }
 
 absl::StatusOr<std::shared_ptr<World>> OpenDevice(const LaunchEnvironment& launch, const ProgramOptions& options) {
-  return CreateCudaWorld(launch, {.tuning_file = options.tuning_file, .share_device = options.share_device});
+  return CreateCudaWorld(launch, {.cost_file = options.cost_file, .share_device = options.share_device});
 }
 absl::StatusOr<std::shared_ptr<World>> OpenDeviceAlone(const LaunchEnvironment& launch, const ProgramOptions& options) {
   return CreateCudaWorld({}, {.device = DeviceOf(launch, options.share_device),
-                              .tuning_file = options.tuning_file,
+                              .cost_file = options.cost_file,
                               .share_device = options.share_device});
 }
 #else

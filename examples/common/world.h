@@ -21,7 +21,7 @@ struct ProgramOptions {
   // kAuto: devices if this process sees one for each rank, otherwise the host.
   Device device = Device::kAuto;
   int ranks = 0;  // 0: what the launcher says; without one, every device of this machine, or 2 host ranks
-  std::string tuning_file = {};  // CudaWorldOptions::tuning_file
+  std::string cost_file = {};    // CudaWorldOptions::cost_file
   bool share_device = false;     // CudaWorldOptions::share_device; kAuto then needs one device for all ranks
 };
 

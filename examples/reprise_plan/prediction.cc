@@ -38,7 +38,7 @@ TraceNotes NotesOn(const Plan& plan, const CostModel& costs, const std::string& 
                                            " ranks the bandwidths are guesses: they were "
                                            "measured with ",
                                            *costs.ranks,
-                                           "; give --costs=FILE of step_bench with as many ranks, or with the "
+                                           "; give --costs=FILE of step_bench --measure with as many ranks, or with the "
                                            "bandwidths that you expect")});
   }
   return notes;

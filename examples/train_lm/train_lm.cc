@@ -40,8 +40,7 @@ ABSL_FLAG(int, batch, 8, "sequences per rank and microbatch");
 ABSL_FLAG(int, steps, 500, "optimizer steps");
 ABSL_FLAG(double, lr, 3e-3, "peak learning rate: linear warm-up over the first twentieth, cosine decay to a tenth");
 ABSL_FLAG(uint64_t, seed, 1, "seed of the initial weights and of the batches");
-ABSL_FLAG(std::string, tuning_file, "",
-          "on devices: file of the quickest transports and GEMMs; what it lacks is measured and added");
+ABSL_FLAG(std::string, costs, "", "on devices: cost file of step_bench --measure, for the quickest transports and GEMMs");
 ABSL_FLAG(bool, share_device, false, "several ranks may use one GPU: for tests, never for speed");
 ABSL_FLAG(bool, check, false, "compare each step with the same training unsharded on one rank");
 
@@ -210,7 +209,7 @@ absl::StatusOr<std::string> Sample(World& world, const Run& run, const LanguageM
 absl::StatusOr<int> Main() {
   const Run run = {.program = {.device = absl::GetFlag(FLAGS_device),
                                .ranks = absl::GetFlag(FLAGS_ranks),
-                               .tuning_file = absl::GetFlag(FLAGS_tuning_file),
+                               .cost_file = absl::GetFlag(FLAGS_costs),
                                .share_device = absl::GetFlag(FLAGS_share_device)},
                    .model = {absl::GetFlag(FLAGS_depth), absl::GetFlag(FLAGS_width), absl::GetFlag(FLAGS_heads),
                              absl::GetFlag(FLAGS_context), absl::GetFlag(FLAGS_batch)},
