@@ -399,13 +399,16 @@ absl::StatusOr<int> Main() {
   const std::shared_ptr<internal::Machine> world = internal::MachineOf(program.world);
   CostFile costs;
   if (Measures()) {
-    for (const std::string& name : absl::GetFlag(FLAGS_workloads)) {  // whose GEMMs are measured
-      REPRISE_RETURN_IF_ERROR(RunWorkload(world, name, {kWarmUp}).status());
-    }
+    const auto run = [&]() -> absl::Status {
+      for (const std::string& name : absl::GetFlag(FLAGS_workloads)) {
+        REPRISE_RETURN_IF_ERROR(RunWorkload(world, name, {kWarmUp}).status());
+      }
+      return absl::OkStatus();
+    };
     const auto print = [&](absl::string_view line) {
       if (program.prints) std::cout << "measured: " << line << std::endl;
     };
-    REPRISE_ASSIGN_OR_RETURN(costs, reprise::Measure(*world, {.progress = print}));
+    REPRISE_ASSIGN_OR_RETURN(costs, reprise::Measure(*world, {.run = run, .progress = print}));
   }
   if (program.prints) {
     if (absl::GetFlag(FLAGS_transport) == "auto") {

@@ -98,6 +98,7 @@ absl::StatusOr<AutoTransports> MeasureChoices(const std::shared_ptr<Machine>& wo
   const auto progress = [&](absl::string_view line) {
     if (options.progress) options.progress(line);
   };
+  if (options.run) REPRISE_RETURN_IF_ERROR(options.run());
   REPRISE_RETURN_IF_ERROR(world->Agree("measuring", rank.queue().Wait(), {}));
   std::string why = "one rank has nothing to choose";
   if (rank.size() > 1) {

@@ -33,7 +33,11 @@ class CostFileOnDiskTest : public ::testing::Test {
 TEST(MeasureTest, HostRanksAreRefusedByName) {
   REPRISE_ASSERT_OK_AND_ASSIGN(const std::shared_ptr<World> world, CreateHostWorld({.size = 2}));
   bool told = false;
-  EXPECT_THAT(Measure(*world, {.progress = [&](absl::string_view) { told = true; }}),
+  const auto run = [&] {
+    told = true;
+    return absl::OkStatus();
+  };
+  EXPECT_THAT(Measure(*world, {.run = run, .progress = [&](absl::string_view) { told = true; }}),
               StatusIs(absl::StatusCode::kUnavailable,
                        AllOf(HasSubstr("host ranks cannot be measured"), HasSubstr("measure in a CUDA world"))));
   EXPECT_FALSE(told);

@@ -14,6 +14,7 @@
 namespace reprise {
 
 struct MeasureOptions {
+  std::function<absl::Status()> run = {};  // (c) called first: may run what GEMMs are to be measured for
   std::function<void(absl::string_view line)> progress = {};  // called on every rank with what was measured, for people
 };
 
