@@ -37,7 +37,7 @@ absl::Status WriteCostFile(const std::string& path, const CostFile& file) {
   written = std::fflush(out) == 0 && written && fsync(fileno(out)) == 0;
   written = std::fclose(out) == 0 && written;
   if (written && std::rename(temporary.c_str(), path.c_str()) == 0) return absl::OkStatus();
-  const absl::Status status = Cannot(path, "written");
+  absl::Status status = Cannot(path, "written");
   std::remove(temporary.c_str());
   return status;
 }

@@ -423,7 +423,7 @@ absl::StatusOr<int> Main() {
     REPRISE_RETURN_IF_ERROR(CheckOutput());
   }
   nlohmann::ordered_json json = nlohmann::ordered_json::array();
-  CostModel best = {.flops = 0, .gather_bytes = 0, .reduce_bytes = 0, .ranks = world->size()};
+  CostModel& best = costs.costs = {.flops = 0, .gather_bytes = 0, .reduce_bytes = 0, .ranks = world->size()};
   bool equal = true;
   absl::Status status;
   for (const std::string& name : absl::GetFlag(FLAGS_workloads)) {
@@ -451,11 +451,7 @@ absl::StatusOr<int> Main() {
   if (program.prints && !path.empty()) REPRISE_RETURN_IF_ERROR(WriteFile(path, json.dump(2) + "\n"));
   REPRISE_RETURN_IF_ERROR(status);
   if (program.prints && Measures()) {
-    if (best.gather_bytes > 0 && best.reduce_bytes > 0) {
-      costs.costs = best;
-    } else {
-      costs.costs.flops = best.flops;  // one rank transfers nothing
-    }
+    if (best.gather_bytes == 0 || best.reduce_bytes == 0) best = {.flops = best.flops};  // nothing was transferred
     REPRISE_RETURN_IF_ERROR(WriteCostFile(absl::GetFlag(FLAGS_measure), costs));
   }
   if (!equal) return absl::InternalError("eager and graph replays left different gradients");

@@ -40,7 +40,8 @@ ABSL_FLAG(int, batch, 8, "sequences per rank and microbatch");
 ABSL_FLAG(int, steps, 500, "optimizer steps");
 ABSL_FLAG(double, lr, 3e-3, "peak learning rate: linear warm-up over the first twentieth, cosine decay to a tenth");
 ABSL_FLAG(uint64_t, seed, 1, "seed of the initial weights and of the batches");
-ABSL_FLAG(std::string, costs, "", "on devices: cost file of step_bench --measure, for the quickest transports and GEMMs");
+ABSL_FLAG(std::string, costs, "",
+          "on devices: cost file of step_bench --measure, for the quickest transports and GEMMs");
 ABSL_FLAG(bool, share_device, false, "several ranks may use one GPU: for tests, never for speed");
 ABSL_FLAG(bool, check, false, "compare each step with the same training unsharded on one rank");
 
