@@ -148,15 +148,16 @@ void BM_Copy(benchmark::State& state) {
   });
 }
 
-// Float gradients to a bfloat16 wire.
+// Float gradients to a reduce buffer of bfloat16.
 void BM_Pack(benchmark::State& state) {
   WithDevice(state, [&](Device& device) -> absl::Status {
     const int64_t count = BufferBytes(state) / 4;
     REPRISE_ASSIGN_OR_RETURN(const DeviceMemory gradient, Device::Allocate(4 * count));
-    REPRISE_ASSIGN_OR_RETURN(const DeviceMemory wire, Device::Allocate(2 * count));
+    REPRISE_ASSIGN_OR_RETURN(const DeviceMemory reduce_buffer, Device::Allocate(2 * count));
     return Measure(state, device, 6 * count, [&] {
-      return Pack(device.stream(),
-                  {.gradient = gradient.get(), .columns = count, .row_stride = count, .wire = wire.get()});
+      return Pack(
+          device.stream(),
+          {.gradient = gradient.get(), .columns = count, .row_stride = count, .reduce_buffer = reduce_buffer.get()});
     });
   });
 }

@@ -55,9 +55,9 @@ DType GradientDType(const Plan& plan, ParameterId parameter) {
     case Reduce::kEveryMicrobatch:
       return plan.model.parameter(parameter).spec.dtype;
     case Reduce::kOncePerStep:
-      return plan.options.accumulate;
+      return kAccumulateDType;
   }
-  return plan.options.accumulate;
+  return kAccumulateDType;
 }
 
 bool IsOperand(Role role) {
@@ -74,7 +74,7 @@ bool IsOperand(Role role) {
     case Role::kShard:
     case Role::kGathered:
     case Role::kScratch:
-    case Role::kWire:
+    case Role::kReduceBuffer:
     case Role::kReceived:
     case Role::kAccumulator:
     case Role::kMaster:

@@ -78,7 +78,7 @@ class Search {
         Report(absl::StrCat("the reduction over ranks made element ", segment.parameter_element + found->index, " of ",
                             NumElements(parameter.spec.shape), " of gradient of parameter ",
                             Quoted(parameter.spec.name), " of unit ", Quoted(plan_.model.unit(parameter.unit).name),
-                            " ", found->value, " from finite values: its wire dtype, or the sum, overflows"));
+                            " ", found->value, " from finite values: its reduce dtype, or the sum, overflows"));
         return absl::OkStatus();
       }
     }

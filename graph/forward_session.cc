@@ -91,7 +91,7 @@ absl::StatusOr<CoreInputs> Prepare(std::shared_ptr<ShardedParameters> parameters
                                                    "microbatches_per_graph is ", *run.plan.microbatches_per_graph,
                                                    "; leave it unset"));
   }
-  run.plan.master = parameters->master();
+  run.plan.master_dtype = parameters->master();
   const internal::Machine& world = parameters->machine();
   std::string transport_reason = internal::TakeTransports(world, run.plan);
   REPRISE_ASSIGN_OR_RETURN(Plan plan, PlanForward(variant.model, world.size(), run.plan));

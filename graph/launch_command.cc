@@ -68,15 +68,17 @@ class Launcher {
     for (const BufferUse& gradient : uses_.All(Role::kParameterGradient)) {
       const ParameterId parameter(gradient.id);
       const ParameterPlace& place = plan_.layout.parameters[gradient.id];
-      REPRISE_ASSIGN_OR_RETURN(std::byte* const wire, uses_.Address<std::byte>(Role::kWire, place.group));
-      const DType wire_dtype = plan_.wire(GroupAt(pack.unit, place.group));
+      REPRISE_ASSIGN_OR_RETURN(std::byte* const reduce_buffer,
+                               uses_.Address<std::byte>(Role::kReduceBuffer, place.group));
+      const DType reduce_dtype = plan_.reduce_dtype(GroupAt(pack.unit, place.group));
       const int64_t elements = NumElements(plan_.model.parameter(parameter).spec.shape);
-      REPRISE_RETURN_IF_ERROR(kernels::Pack(stream_, {.gradient_dtype = GradientDType(plan_, parameter),
-                                                      .gradient = uses_.Pointer<const void>(gradient),
-                                                      .columns = elements,
-                                                      .row_stride = elements,
-                                                      .wire_dtype = wire_dtype,
-                                                      .wire = wire + place.first_element * SizeOf(wire_dtype)}));
+      REPRISE_RETURN_IF_ERROR(
+          kernels::Pack(stream_, {.gradient_dtype = GradientDType(plan_, parameter),
+                                  .gradient = uses_.Pointer<const void>(gradient),
+                                  .columns = elements,
+                                  .row_stride = elements,
+                                  .reduce_dtype = reduce_dtype,
+                                  .reduce_buffer = reduce_buffer + place.first_element * SizeOf(reduce_dtype)}));
     }
     return absl::OkStatus();
   }
@@ -91,14 +93,15 @@ class Launcher {
       kernels::ReduceAccumulateArguments arguments = {.control = control,
                                                       .position = accumulate.position,
                                                       .mode = accumulate.mode,
-                                                      .wire_dtype = plan_.wire(group),
+                                                      .reduce_dtype = plan_.reduce_dtype(group),
                                                       .parts = received,
                                                       .num_parts = ReceivedParts(plan_, accumulate.sum),
                                                       .elements = group.shard_elements,
                                                       .beside_compute = accumulate.beside_compute};
       if (accumulate.sum == Sum::kRankOrder) {
-        REPRISE_ASSIGN_OR_RETURN(const std::byte* const wire, uses_.Address<const std::byte>(Role::kWire, id));
-        arguments.own = wire + rank * group.shard_elements * SizeOf(plan_.wire(group));
+        REPRISE_ASSIGN_OR_RETURN(const std::byte* const reduce_buffer,
+                                 uses_.Address<const std::byte>(Role::kReduceBuffer, id));
+        arguments.own = reduce_buffer + rank * group.shard_elements * SizeOf(plan_.reduce_dtype(group));
         arguments.own_place = rank;
       }
       arguments.accumulator = uses_.Pointer<float>(accumulator);
@@ -127,7 +130,7 @@ class Launcher {
       kernels::UpdateArguments arguments = {.control = control,
                                             .step_state = step_state,
                                             .clip_norm = bindings_.clip_norm,
-                                            .master_dtype = plan_.options.master,
+                                            .master_dtype = plan_.options.master_dtype,
                                             .master = uses_.Pointer<void>(master),
                                             .count = GroupAt(update.unit, master.id).shard_elements};
       REPRISE_ASSIGN_OR_RETURN(arguments.gradient_sum, uses_.Address<const float>(Role::kAccumulator, master.id));
@@ -148,7 +151,7 @@ class Launcher {
     for (const BufferUse& shard : uses_.All(Role::kShard)) {
       const FlatGroup& group = GroupAt(refresh.unit, shard.id);
       REPRISE_ASSIGN_OR_RETURN(const BufferUse master, uses_.First(Role::kMaster, shard.id));
-      REPRISE_RETURN_IF_ERROR(kernels::Cast(stream_, plan_.options.master, uses_.Pointer<const void>(master),
+      REPRISE_RETURN_IF_ERROR(kernels::Cast(stream_, plan_.options.master_dtype, uses_.Pointer<const void>(master),
                                             group.dtype, uses_.Pointer<void>(shard), group.shard_elements));
     }
     return absl::OkStatus();

@@ -26,10 +26,10 @@ using internal::Quoted;
 
 std::string ToText(const Parameter& parameter, absl::Span<const Unit> units) {
   const ParameterSpec& spec = parameter.spec;
-  return absl::StrCat(Quoted(spec.name), " of unit ", Quoted(units[parameter.unit.value()].name), ", ",
-                      std::string(Name(spec.dtype)), " [", absl::StrJoin(spec.shape, ", "), "]",
-                      spec.trainable ? "" : ", frozen",
-                      spec.wire.has_value() ? absl::StrCat(", wire ", std::string(Name(*spec.wire))) : "");
+  return absl::StrCat(
+      Quoted(spec.name), " of unit ", Quoted(units[parameter.unit.value()].name), ", ", std::string(Name(spec.dtype)),
+      " [", absl::StrJoin(spec.shape, ", "), "]", spec.trainable ? "" : ", frozen",
+      spec.reduce_dtype.has_value() ? absl::StrCat(", reduce_dtype ", std::string(Name(*spec.reduce_dtype))) : "");
 }
 
 // `what`, its index, and both sides; either side may be missing.

@@ -10,7 +10,7 @@
 namespace reprise::internal {
 namespace {
 
-// Matrix products of equal numbers draw less power, and so run faster, than those of real ones.
+// GEMMs of equal numbers draw less power, and so run faster, than those of real ones.
 std::vector<BFloat16> SmallNumbers() {
   constexpr int64_t kNumbers = int64_t{1} << 20;
   std::minstd_rand random(17);

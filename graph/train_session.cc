@@ -31,7 +31,7 @@ absl::StatusOr<CoreInputs> Prepare(std::shared_ptr<ShardedParameters> parameters
   REPRISE_RETURN_IF_ERROR(parameters->CheckSameParameters(model));
   REPRISE_RETURN_IF_ERROR(internal::CheckTrainOptions(options));
   PlanOptions plan_options = options.run.plan;
-  plan_options.master = parameters->master();
+  plan_options.master_dtype = parameters->master();
   plan_options.optimizer_states = OptimizerStates(options.optimizer);
   const internal::Machine& world = parameters->machine();
   std::string transport_reason = internal::TakeTransports(world, plan_options);
@@ -355,7 +355,7 @@ absl::StatusOr<std::vector<float>> TrainSession::ReadGradient(absl::string_view 
   }
   absl::StatusOr<std::vector<float>> gradient =
       internal::GatherParameter(core.world(), what, absl::StrCat("the session of number ", core.id()), plan.model,
-                                plan.layout, id, plan.options.accumulate, shards);
+                                plan.layout, id, kAccumulateDType, shards);
   REPRISE_RETURN_IF_ERROR(core.Keep(gradient.status()));
   const float divisor = internal::GradientDivisor(state_->values, plan.world_size()) * state_->loss_scale;
   for (float& element : *gradient) element /= divisor;

@@ -105,12 +105,12 @@ absl::Status ReduceAccumulate(Stream stream, ReduceAccumulateArguments arguments
           .Address("parts", arguments.parts, arguments.num_parts == 0 ? 0 : end)
           .Address("accumulator", arguments.accumulator, end)
           .Address("norm_partials", arguments.norm_partials, arguments.elements)
-          .FloatingPoint("wire_dtype", arguments.wire_dtype)
+          .FloatingPoint("reduce_dtype", arguments.reduce_dtype)
           .Done());
   return Enqueue(stream, &DeviceKernels::ReduceAccumulate, std::move(arguments),
                  [](const ReduceAccumulateArguments& a) {
                    const Moment moment = MomentOf(a);
-                   WithFloatType(a.wire_dtype, [&](auto type) {
+                   WithFloatType(a.reduce_dtype, [&](auto type) {
                      const int64_t grain = std::max<int64_t>(1, kGrain / NormRangeElements(a.elements));
                      ParallelForRanges(NormRanges(a.elements), grain, [&](int64_t begin, int64_t end) {
                        for (int64_t range = begin; range < end; ++range)

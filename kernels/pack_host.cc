@@ -20,11 +20,11 @@ PackArguments Flattened(PackArguments a) {
 template <class G, class W>
 void PackRows(const PackArguments& a) {
   const G* gradient = static_cast<const G*>(a.gradient);
-  W* wire = static_cast<W*>(a.wire) + a.wire_element;
-  if (a.rows == 1) return CopyElements(a.columns, gradient, WriteMode::kAssign, wire);
+  W* reduce_buffer = static_cast<W*>(a.reduce_buffer) + a.reduce_element;
+  if (a.rows == 1) return CopyElements(a.columns, gradient, WriteMode::kAssign, reduce_buffer);
   ParallelForRanges(a.rows, RowGrain(a.columns), [&](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) {
-      CopyElements(a.columns, gradient + r * a.row_stride, WriteMode::kAssign, wire + r * a.columns);
+      CopyElements(a.columns, gradient + r * a.row_stride, WriteMode::kAssign, reduce_buffer + r * a.columns);
     }
   });
 }
@@ -37,15 +37,16 @@ absl::Status Pack(Stream stream, const PackArguments& arguments) {
                               .AtLeast("rows", a.rows, 0)
                               .AtLeast("columns", a.columns, 0)
                               .AtLeast("row_stride", a.row_stride, a.rows > 1 ? a.columns : 0)
-                              .AtLeast("wire_element", a.wire_element, 0)
+                              .AtLeast("reduce_element", a.reduce_element, 0)
                               .Address("gradient", a.gradient, a.rows * a.columns)
-                              .Address("wire", a.wire, a.rows * a.columns)
+                              .Address("reduce_buffer", a.reduce_buffer, a.rows * a.columns)
                               .FloatingPoint("gradient_dtype", a.gradient_dtype)
-                              .FloatingPoint("wire_dtype", a.wire_dtype)
+                              .FloatingPoint("reduce_dtype", a.reduce_dtype)
                               .Done());
   return Enqueue(stream, &DeviceKernels::Pack, Flattened(arguments), [](const PackArguments& a) {
     WithFloatType(a.gradient_dtype, [&](auto gradient_type) {
-      WithFloatType(a.wire_dtype, [&](auto wire_type) { PackRows<decltype(gradient_type), decltype(wire_type)>(a); });
+      WithFloatType(a.reduce_dtype,
+                    [&](auto reduce_type) { PackRows<decltype(gradient_type), decltype(reduce_type)>(a); });
     });
   });
 }

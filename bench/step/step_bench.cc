@@ -46,7 +46,7 @@ ABSL_FLAG(std::vector<std::string>, workloads, std::vector<std::string>({"mlp4s"
 ABSL_FLAG(std::vector<std::string>, modes, std::vector<std::string>({"local", "eager", "graph"}),
           "of local (compute alone), eager (every command enqueued anew) and graph (one launch)");
 ABSL_FLAG(int, weight_slots, 2, "gathered copies that live at once");
-ABSL_FLAG(int, gradient_slots, 2, "wire gradients that live at once");
+ABSL_FLAG(int, gradient_slots, 2, "reduce buffers that live at once");
 ABSL_FLAG(bool, residency, true, "whether slots keep their weights");
 ABSL_FLAG(bool, carried_tail, false, "whether the last reduction runs in the next graph");
 ABSL_FLAG(int, microbatches_per_graph, 1, "microbatches that one graph spans");
@@ -121,8 +121,8 @@ absl::StatusOr<PlanOptions> OptionsOfFlags() {
   options.tail = absl::GetFlag(FLAGS_carried_tail) ? Tail::kCarried : Tail::kInGraph;
   options.optimizer_states = 0;
   const std::string master = absl::GetFlag(FLAGS_master);
-  options.master = master == "f32" ? DType::kFloat32 : DType::kBFloat16;
-  if (Name(options.master) != master) return Refuse("--master is \"", master, "\"; choose bf16 or f32");
+  options.master_dtype = master == "f32" ? DType::kFloat32 : DType::kBFloat16;
+  if (Name(options.master_dtype) != master) return Refuse("--master is \"", master, "\"; choose bf16 or f32");
   absl::StatusOr<std::vector<TransportChoice>> choices = TransportChoicesFromText(absl::GetFlag(FLAGS_transport));
   if (!choices.ok()) return Refuse("--transport: ", std::string(choices.status().message()));
   options.transports = *std::move(choices);

@@ -15,7 +15,7 @@ struct Workload {
   std::string name = {};
   Model model = {};
   ComputeTable compute = {};
-  double flops = 0;  // of the matrix products of one microbatch, forward and backward
+  double flops = 0;  // of the GEMMs of one microbatch, forward and backward
 };
 
 // All bf16, without biases, one unit per layer, cross-entropy over the last activation's columns as the loss:

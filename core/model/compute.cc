@@ -50,7 +50,7 @@ bool Exists(Role role, Phase phase) {
     case Role::kShard:
     case Role::kGathered:
     case Role::kScratch:
-    case Role::kWire:
+    case Role::kReduceBuffer:
     case Role::kReceived:
     case Role::kAccumulator:
     case Role::kMaster:
@@ -111,7 +111,7 @@ std::string TensorObjection(const Model& model, const CallSpec& call, Role role,
     case Role::kShard:
     case Role::kGathered:
     case Role::kScratch:
-    case Role::kWire:
+    case Role::kReduceBuffer:
     case Role::kReceived:
     case Role::kAccumulator:
     case Role::kMaster:

@@ -18,11 +18,12 @@ int64_t RoundUp(int64_t value, int64_t multiple) { return (value + multiple - 1)
 
 int GroupOf(std::vector<FlatGroup>& groups, const ParameterSpec& spec) {
   for (size_t g = 0; g < groups.size(); ++g) {
-    if (groups[g].dtype == spec.dtype && groups[g].wire == spec.wire && groups[g].trainable == spec.trainable) {
+    if (groups[g].dtype == spec.dtype && groups[g].reduce_dtype == spec.reduce_dtype &&
+        groups[g].trainable == spec.trainable) {
       return static_cast<int>(g);
     }
   }
-  groups.push_back({.dtype = spec.dtype, .wire = spec.wire, .trainable = spec.trainable});
+  groups.push_back({.dtype = spec.dtype, .reduce_dtype = spec.reduce_dtype, .trainable = spec.trainable});
   return static_cast<int>(groups.size()) - 1;
 }
 

@@ -91,11 +91,11 @@ std::vector<internal::ModelLine> internal::LinesOf(const Model& model) {
     lines.push_back({"unit", u.name, ListText("parameters", u.parameters, parameter_name)});
   }
   for (const Parameter& p : model.parameters()) {
-    lines.push_back(
-        {"parameter", p.spec.name,
-         absl::StrCat(" ", TypeText(p.spec.dtype, p.spec.shape), " of ", unit_name(p.unit),
-                      p.spec.trainable ? "" : " frozen", p.spec.wire ? absl::StrCat(" wire ", Name(*p.spec.wire)) : "",
-                      p.allow_unused ? " allow_unused" : "")});
+    lines.push_back({"parameter", p.spec.name,
+                     absl::StrCat(" ", TypeText(p.spec.dtype, p.spec.shape), " of ", unit_name(p.unit),
+                                  p.spec.trainable ? "" : " frozen",
+                                  p.spec.reduce_dtype ? absl::StrCat(" reduce_dtype ", Name(*p.spec.reduce_dtype)) : "",
+                                  p.allow_unused ? " allow_unused" : "")});
   }
   for (const Tensor& t : model.tensors()) {
     lines.push_back({Name(t.kind), t.spec.name,

@@ -51,7 +51,7 @@ ordered_json ToEntry(const Model& model, const Parameter& parameter) {
                         {"shape", spec.shape},
                         {"dtype", std::string(Name(spec.dtype))}};
   if (!spec.trainable) entry["trainable"] = false;
-  if (spec.wire) entry["wire"] = std::string(Name(*spec.wire));
+  if (spec.reduce_dtype) entry["reduce_dtype"] = std::string(Name(*spec.reduce_dtype));
   if (parameter.allow_unused) entry["allow_unused"] = true;
   return entry;
 }
@@ -195,7 +195,7 @@ class ModelReader {
                                             {"shape", Presence::kOptional, Into(&spec.shape)},
                                             {"dtype", Presence::kOptional, IntoDType(&spec.dtype)},
                                             {"trainable", Presence::kOptional, Into(&spec.trainable)},
-                                            {"wire", Presence::kOptional, IntoDType(&spec.wire)},
+                                            {"reduce_dtype", Presence::kOptional, IntoDType(&spec.reduce_dtype)},
                                             {"allow_unused", Presence::kOptional, Into(&allow_unused)}}));
     const std::string name = spec.name;
     const ParameterId id = builder_.AddParameter(unit, std::move(spec));

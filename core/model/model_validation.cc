@@ -122,8 +122,9 @@ class Validator {
       if (!IsFloatingPoint(spec.dtype)) {
         return Mistake(text, " is ", Name(spec.dtype), "; parameters must be floating-point: f32 or bf16");
       }
-      if (spec.wire && !IsFloatingPoint(*spec.wire)) {
-        return Mistake(text, " has the wire dtype ", Name(*spec.wire), "; it must be floating-point: f32 or bf16");
+      if (spec.reduce_dtype && !IsFloatingPoint(*spec.reduce_dtype)) {
+        return Mistake(text, " has the reduce dtype ", Name(*spec.reduce_dtype),
+                       "; it must be floating-point: f32 or bf16");
       }
       REPRISE_RETURN_IF_ERROR(CheckShape(text, spec.shape, spec.dtype));
     }

@@ -72,8 +72,8 @@ absl::string_view Name(Role role) {
       return "input_gradient";
     case Role::kParameterGradient:
       return "parameter_gradient";
-    case Role::kWire:
-      return "wire";
+    case Role::kReduceBuffer:
+      return "reduce_buffer";
     case Role::kReceived:
       return "received";
     case Role::kAccumulator:

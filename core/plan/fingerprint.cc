@@ -16,10 +16,11 @@ class PlanHasher {
   void FeedPlan(const Plan& plan) {
     const auto& [model, layout, options, axes, unit_policies, buffers, unit_buffers, tensor_buffers, control,
                  step_state, norm_partials, norm_parts, metrics, schedules, first, body, finish, step, weight_slots,
-                 held_gradient_slots, memory, fingerprint] = plan;
+                 dedicated_gradient_slots, memory, fingerprint] = plan;
     Feed(model.units(), model.parameters(), model.tensors(), model.calls(), model.loss(), layout, options, axes,
          unit_policies, buffers, unit_buffers, tensor_buffers, control, step_state, norm_partials, norm_parts, metrics,
-         schedules, first, body, finish, step, weight_slots, held_gradient_slots, memory.num_bytes, memory.lower_bound);
+         schedules, first, body, finish, step, weight_slots, dedicated_gradient_slots, memory.num_bytes,
+         memory.lower_bound);
   }
   Fingerprint Finish() const { return hasher_.Finish(); }
 
@@ -63,8 +64,8 @@ class PlanHasher {
   }
 
   void FeedOne(const ParameterSpec& spec) {
-    const auto& [name, shape, dtype, trainable, wire] = spec;
-    Feed(name, shape, dtype, trainable, wire);
+    const auto& [name, shape, dtype, trainable, reduce_dtype] = spec;
+    Feed(name, shape, dtype, trainable, reduce_dtype);
   }
   void FeedOne(const TensorSpec& spec) {
     const auto& [name, shape, dtype, external] = spec;
@@ -93,8 +94,8 @@ class PlanHasher {
     Feed(parameter, first_element, num_elements);
   }
   void FeedOne(const FlatGroup& group) {
-    const auto& [dtype, wire, trainable, parameters, num_elements, shard_elements] = group;
-    Feed(dtype, wire, trainable, parameters, num_elements, shard_elements);
+    const auto& [dtype, reduce_dtype, trainable, parameters, num_elements, shard_elements] = group;
+    Feed(dtype, reduce_dtype, trainable, parameters, num_elements, shard_elements);
   }
   void FeedOne(const ParameterPlace& place) {
     const auto& [group, first_element] = place;
@@ -111,9 +112,9 @@ class PlanHasher {
 
   void FeedOne(const PlanOptions& options) {
     const auto& [prefetch_depth, weight_slots, gradient_slots, microbatches_per_graph, residency, reduce, tail,
-                 transports, sum, wire, accumulate, master, optimizer_states] = options;
+                 transports, sum, reduce_dtype, accumulate, master, optimizer_states] = options;
     Feed(prefetch_depth, weight_slots, gradient_slots, microbatches_per_graph, residency, reduce, tail, transports, sum,
-         wire, accumulate, master, optimizer_states);
+         reduce_dtype, accumulate, master, optimizer_states);
   }
   void FeedOne(const TransportChoice& choice) {
     const auto& [unit_bytes, transports] = choice;
@@ -136,8 +137,8 @@ class PlanHasher {
     Feed(name, storage, num_bytes, offset);
   }
   void FeedOne(const UnitBuffers& buffers) {
-    const auto& [weights, masters, accumulators, full_gradient, optimizer_states, norm_partials] = buffers;
-    Feed(weights, masters, accumulators, full_gradient, optimizer_states, norm_partials);
+    const auto& [weights, masters, accumulators, unsharded_gradient, optimizer_states, norm_partials] = buffers;
+    Feed(weights, masters, accumulators, unsharded_gradient, optimizer_states, norm_partials);
   }
   void FeedOne(const TensorBuffers& buffers) {
     const auto& [staging, value, kept_gradient] = buffers;
@@ -170,8 +171,8 @@ class PlanHasher {
     Feed(unit, buffer, slot);
   }
   void FeedOne(const OutstandingReduction& reduction) {
-    const auto& [unit, wire, slot] = reduction;
-    Feed(unit, wire, slot);
+    const auto& [unit, buffer, slot] = reduction;
+    Feed(unit, buffer, slot);
   }
 
   template <class Fieldless>

@@ -54,7 +54,7 @@ class FactWriter {
   std::vector<Fact> Write() && {
     const auto& [model, layout, options, axes, unit_policies, buffers, unit_buffers, tensor_buffers, control,
                  step_state, norm_partials, norm_parts, metrics, schedules, first, body, finish, step, weight_slots,
-                 held_gradient_slots, memory, fingerprint] = plan_;
+                 dedicated_gradient_slots, memory, fingerprint] = plan_;
     const auto& [world_size, units, parameters] = layout;
     Add(Part::kWorld, "the world size", "", absl::StrCat(world_size));
     AddModel(model);
@@ -63,7 +63,7 @@ class FactWriter {
     Add(Part::kSteps, "the choice of schedules", "",
         absl::StrCat("first ", first, ", body ", body, ", finish ", finish, ", step ", step));
     Add(Part::kSteps, "the number of weight slots in use", "", absl::StrCat(weight_slots));
-    Add(Part::kSteps, "the number of held gradient slots", "", absl::StrCat(held_gradient_slots));
+    Add(Part::kSteps, "the number of dedicated gradient slots", "", absl::StrCat(dedicated_gradient_slots));
     Add(Part::kSteps, "the choice of buffers", "",
         absl::StrCat("control ", control.value(), ", step_state ", step_state.value(), ", norm_partials ",
                      norm_partials.value(), ", norm_parts ", norm_parts.value(), ", metrics ", metrics.value()));
@@ -142,12 +142,12 @@ class FactWriter {
 
   std::string Text(const ScheduleState& state) const {
     const auto& [residents, outstanding, gradients] = state;
-    std::string text = gradients ? "full gradients" : "no full gradients";
+    std::string text = gradients ? "unsharded gradients" : "no unsharded gradients";
     for (const auto& [unit, buffer, slot] : residents) {
       absl::StrAppend(&text, ", resident ", UnitName(plan_, unit), " slot ", slot, " in buffer ", buffer.value());
     }
-    for (const auto& [unit, wire, slot] : outstanding) {
-      absl::StrAppend(&text, ", outstanding ", UnitName(plan_, unit), " slot ", slot, " in buffer ", wire.value());
+    for (const auto& [unit, buffer, slot] : outstanding) {
+      absl::StrAppend(&text, ", outstanding ", UnitName(plan_, unit), " slot ", slot, " in buffer ", buffer.value());
     }
     return text;
   }
@@ -186,10 +186,10 @@ class FactWriter {
     const auto& [groups, gathered_offsets, gathered_bytes] = layout;
     std::string text =
         absl::StrCat(gathered_bytes, " bytes when gathered, groups at [", absl::StrJoin(gathered_offsets, ","), "]");
-    for (const auto& [dtype, wire, trainable, parameters, num_elements, shard_elements] : groups) {
-      absl::StrAppend(&text, "; group ", Name(dtype), trainable ? "" : " frozen", " wire ",
-                      wire.has_value() ? Name(*wire) : "by option", ", shard ", shard_elements, " of ", num_elements,
-                      ":");
+    for (const auto& [dtype, reduce_dtype, trainable, parameters, num_elements, shard_elements] : groups) {
+      absl::StrAppend(&text, "; group ", Name(dtype), trainable ? "" : " frozen", " reduce_dtype ",
+                      reduce_dtype.has_value() ? Name(*reduce_dtype) : "by option", ", shard ", shard_elements, " of ",
+                      num_elements, ":");
       for (const auto& [parameter, first_element, count] : parameters) {
         absl::StrAppend(&text, " ", ParameterName(plan_, parameter), " ", count, " at ", first_element);
       }
@@ -199,9 +199,9 @@ class FactWriter {
   }
 
   void AddUnitBuffers(size_t index, const UnitBuffers& buffers) {
-    const auto& [weights, masters, accumulators, full_gradient, optimizer_states, norm_partials] = buffers;
+    const auto& [weights, masters, accumulators, unsharded_gradient, optimizer_states, norm_partials] = buffers;
     std::string text = absl::StrCat("weights ", Ids(weights), ", masters ", Ids(masters), ", accumulators ",
-                                    Ids(accumulators), ", full gradient ", full_gradient.value(),
+                                    Ids(accumulators), ", unsharded gradient ", unsharded_gradient.value(),
                                     ", norm partials at [", absl::StrJoin(norm_partials, ","), "], optimizer states");
     for (const std::vector<BufferId>& states : optimizer_states) absl::StrAppend(&text, " ", Ids(states));
     Add(Part::kUnitBuffers, absl::StrCat("the list of buffers of unit ", index), "", std::move(text));

@@ -133,7 +133,7 @@ CommandFields FieldsOf(const Plan& plan, const Command& command) {
 
 std::vector<Field> FieldsOf(const PlanOptions& options) {
   const auto& [prefetch_depth, weight_slots, gradient_slots, microbatches_per_graph, residency, reduce, tail,
-               transports, sum, wire, accumulate, master, optimizer_states] = options;
+               transports, sum, reduce_dtype, accumulate, master, optimizer_states] = options;
   return {OfOptional("prefetch_depth", prefetch_depth),
           OfOptional("weight_slots", weight_slots),
           OfOptional("gradient_slots", gradient_slots),
@@ -143,7 +143,7 @@ std::vector<Field> FieldsOf(const PlanOptions& options) {
           OfText("tail", Word(tail)),
           OfText("transports", ToText(transports)),
           OfText("sum", sum.has_value() ? Name(*sum) : "unset"),
-          OfText("wire", Name(wire)),
+          OfText("reduce_dtype", Name(reduce_dtype)),
           OfText("accumulate", Name(accumulate)),
           OfText("master", Name(master)),
           OfNumber("optimizer_states", optimizer_states)};

@@ -70,7 +70,7 @@ Json OfUnits(const Plan& plan) {
                 {"first_element", placed.first_element},
                 {"num_elements", placed.num_elements}};
       });
-      return Json{{"dtype", Text(Name(group.dtype))},       {"wire", Text(Name(plan.wire(group)))},
+      return Json{{"dtype", Text(Name(group.dtype))},       {"reduce_dtype", Text(Name(plan.reduce_dtype(group)))},
                   {"trainable", group.trainable},           {"num_elements", group.num_elements},
                   {"shard_elements", group.shard_elements}, {"parameters", std::move(parameters)}};
     });
@@ -139,7 +139,7 @@ Json OfState(const Plan& plan, const ScheduleState& state) {
   Json outstanding = Array(state.outstanding, [&](const OutstandingReduction& reduction) -> Json {
     return {{"unit", internal::UnitName(plan, reduction.unit)},
             {"slot", reduction.slot},
-            {"buffer", reduction.wire.value()}};
+            {"buffer", reduction.buffer.value()}};
   });
   return {{"residents", std::move(residents)}, {"outstanding", std::move(outstanding)}, {"gradients", state.gradients}};
 }
@@ -180,7 +180,7 @@ absl::StatusOr<std::string> ToJson(const Plan& plan, int microbatches) {
   AppendMember("summary", OfSummary(summary, plan), out);
   AppendMember("options", OfOptions(plan.options), out);
   AppendMember("weight_slots", plan.weight_slots, out);
-  AppendMember("held_gradient_slots", plan.held_gradient_slots, out);
+  AppendMember("dedicated_gradient_slots", plan.dedicated_gradient_slots, out);
   AppendMember("axes", Array(plan.axes, OfAxis), out);
   AppendMember("units", OfUnits(plan), out);
   AppendMember("memory", OfMemory(plan.memory), out);

@@ -97,7 +97,7 @@ class PlanWriter {
     }
     absl::StrAppend(&out_, "options: ", absl::StrJoin(words, " "), "\n");
     absl::StrAppend(&out_, "used: weight_slots=", plan_.weight_slots,
-                    " held_gradient_slots=", plan_.held_gradient_slots, "\n");
+                    " dedicated_gradient_slots=", plan_.dedicated_gradient_slots, "\n");
     words.clear();
     for (const Axis& axis : plan_.axes) words.push_back(absl::StrCat(axis.name, "=", axis.size));
     absl::StrAppend(&out_, "axes: ", absl::StrJoin(words, " "), "\n");
@@ -115,8 +115,9 @@ class PlanWriter {
       for (const FlatGroup& group : plan_.layout.units[u].groups) {
         out_ += "  ";
         AppendLeft(out_, name, width);
-        const absl::string_view wire = group.trainable ? Name(plan_.wire(group)) : "none";
-        absl::StrAppend(&out_, Name(group.dtype), ", wire ", wire, ", gather ", Name(policy.transports.gather));
+        const absl::string_view reduce_dtype = group.trainable ? Name(plan_.reduce_dtype(group)) : "none";
+        absl::StrAppend(&out_, Name(group.dtype), ", reduce_dtype ", reduce_dtype, ", gather ",
+                        Name(policy.transports.gather));
         if (group.trainable) {
           absl::StrAppend(&out_, ", exchange ", Name(policy.transports.exchange), ", sum ", Name(policy.sum));
         }
@@ -179,9 +180,9 @@ class PlanWriter {
     }
     for (const OutstandingReduction& reduction : state.outstanding) {
       parts.push_back(absl::StrCat("outstanding ", internal::UnitName(plan_, reduction.unit), " slot ", reduction.slot,
-                                   " in ", Label(reduction.wire)));
+                                   " in ", Label(reduction.buffer)));
     }
-    if (state.gradients) parts.push_back("full gradients hold a sum");
+    if (state.gradients) parts.push_back("unsharded gradients hold a sum");
     absl::StrAppend(&out_, "  ", when, ": ", parts.empty() ? "nothing" : absl::StrJoin(parts, ", "), "\n");
   }
 

@@ -28,8 +28,8 @@ std::vector<UnitId> WrittenUnits(const Model& model, const CallUses& call) {
 
 }  // namespace
 
-bool WritesWire(const PlanOptions& options, const FlatGroup& group) {
-  return options.reduce == Reduce::kEveryMicrobatch && group.dtype == group.wire.value_or(options.wire);
+bool WritesReduceBuffer(const PlanOptions& options, const FlatGroup& group) {
+  return options.reduce == Reduce::kEveryMicrobatch && group.dtype == group.reduce_dtype.value_or(options.reduce_dtype);
 }
 
 GradientPlan PlanGradients(const Plan& plan, const PlanOptions& options, const ModelUses& uses) {
@@ -43,7 +43,7 @@ GradientPlan PlanGradients(const Plan& plan, const PlanOptions& options, const M
     UnitGradient& unit = result.units[model.parameter(id).unit.value()];
     unit.parameters.push_back(id);
     const UnitLayout& layout = plan.layout.units[model.parameter(id).unit.value()];
-    unit.direct = unit.direct || WritesWire(options, layout.groups[plan.layout.parameters[p].group]);
+    unit.direct = unit.direct || WritesReduceBuffer(options, layout.groups[plan.layout.parameters[p].group]);
   }
   // writes_before[i]: how many (call, unit) pairs the first i backward calls write, in the order they run.
   std::vector<int64_t> writes_before = {0};
@@ -71,7 +71,7 @@ GradientPlan PlanGradients(const Plan& plan, const PlanOptions& options, const M
     const int64_t writes = writes_before[run_index(unit.last_call) + 1] - writes_before[run_index(unit.first_call)];
     const bool held = unit.direct && writes > own_writes[u] && unit.first_call != unit.last_call;
     const bool carried = options.tail == Tail::kCarried && unit.last_call == last_writing_call;
-    if (held || carried) unit.own_slot = result.own_slots++;
+    if (held || carried) unit.dedicated_slot = result.dedicated_slots++;
   }
   // Units that hold a slot give it back before others, which take one only to pack, ask for theirs.
   for (std::vector<UnitId>& completed : result.completed_by) {
@@ -86,7 +86,7 @@ int GradientSlotNeed(const GradientPlan& gradients, const ModelUses& uses, const
     int units = 0;
     for (UnitId u : WrittenUnits(model, call)) {
       const UnitGradient& unit = gradients.units[u.value()];
-      units += unit.direct && unit.own_slot < 0 ? 1 : 0;
+      units += unit.direct && unit.dedicated_slot < 0 ? 1 : 0;
     }
     need = std::max(need, units);
   }
@@ -98,21 +98,21 @@ GradientPlanner::GradientPlanner(Plan& plan, const GradientPlan& gradients, bool
       gradients_(gradients),
       adds_(adds),
       builder_(builder),
-      last_readers_(*plan.options.gradient_slots + gradients.own_slots),
+      last_readers_(*plan.options.gradient_slots + gradients.dedicated_slots),
       locals_(plan.model.parameters().size()) {
   for (int slot = 0; slot < *plan.options.gradient_slots; ++slot) free_.insert({CommandId(), slot});
   for (size_t u = 0; u < plan.model.units().size(); ++u) {
-    wire_offsets_.push_back(WireOffsets(plan, UnitId(static_cast<int64_t>(u))));
-    full_offsets_.push_back(FullGradientOffsets(plan, UnitId(static_cast<int64_t>(u))));
+    reduce_offsets_.push_back(ReduceOffsets(plan, UnitId(static_cast<int64_t>(u))));
+    full_offsets_.push_back(UnshardedGradientOffsets(plan, UnitId(static_cast<int64_t>(u))));
   }
   StartMicrobatch(0);
 }
 
 void GradientPlanner::StartMicrobatch(int position) {
   position_ = position;
-  wires_.assign(plan_.model.units().size(), BufferId());
-  for (size_t u = 0; u < wires_.size(); ++u) {
-    if (gradients_.units[u].in_place) wires_[u] = plan_.unit_buffers[u].full_gradient;
+  reduce_buffers_.assign(plan_.model.units().size(), BufferId());
+  for (size_t u = 0; u < reduce_buffers_.size(); ++u) {
+    if (gradients_.units[u].in_place) reduce_buffers_[u] = plan_.unit_buffers[u].unsharded_gradient;
   }
   unit_slots_.assign(plan_.model.units().size(), -1);
   written_.assign(plan_.model.parameters().size(), false);
@@ -123,18 +123,22 @@ const FlatGroup& GradientPlanner::GroupOf(ParameterId parameter) const {
   return unit.groups[plan_.layout.parameters[parameter.value()].group];
 }
 
-BufferUse GradientPlanner::WireUse(UnitId unit, int group, BufferId wire, Access access) const {
+BufferUse GradientPlanner::ReduceUse(UnitId unit, int group, BufferId buffer, Access access) const {
   const FlatGroup& flat = plan_.layout.units[unit.value()].groups[group];
-  return {wire, wire_offsets_[unit.value()][group], flat.num_elements * SizeOf(plan_.wire(flat)), access, Role::kWire,
+  return {buffer,
+          reduce_offsets_[unit.value()][group],
+          flat.num_elements * SizeOf(plan_.reduce_dtype(flat)),
+          access,
+          Role::kReduceBuffer,
           group};
 }
 
-BufferUse GradientPlanner::WrittenInWire(ParameterId parameter) const {
+BufferUse GradientPlanner::WrittenInReduceBuffer(ParameterId parameter) const {
   const ParameterPlace& place = plan_.layout.parameters[parameter.value()];
   const UnitId unit = plan_.model.parameter(parameter).unit;
-  const int64_t size = SizeOf(plan_.wire(GroupOf(parameter)));
-  return {.buffer = wires_[unit.value()],
-          .offset = wire_offsets_[unit.value()][place.group] + place.first_element * size,
+  const int64_t size = SizeOf(plan_.reduce_dtype(GroupOf(parameter)));
+  return {.buffer = reduce_buffers_[unit.value()],
+          .offset = reduce_offsets_[unit.value()][place.group] + place.first_element * size,
           .num_bytes = ElementsOf(plan_.model, parameter) * size};
 }
 
@@ -152,7 +156,7 @@ absl::Status GradientPlanner::TakeSlot(UnitId unit, absl::string_view who, std::
   int& slot = unit_slots_[unit.value()];
   if (slot >= 0) return absl::OkStatus();
   const int shared = *plan_.options.gradient_slots;
-  if (const int own = gradients_.units[unit.value()].own_slot; own >= 0) {
+  if (const int own = gradients_.units[unit.value()].dedicated_slot; own >= 0) {
     slot = shared + own;
   } else if (!free_.empty()) {
     slot = free_.begin()->second;  // the one that was read first
@@ -164,8 +168,8 @@ absl::Status GradientPlanner::TakeSlot(UnitId unit, absl::string_view who, std::
                      " allows (unit \"", plan_.model.unit(unit).name, "\" found none free); raise gradient_slots"));
   }
   if (last_readers_[slot].valid()) after.push_back(last_readers_[slot]);
-  BufferId& wire = wires_[unit.value()];
-  if (!wire.valid()) wire = AddWireBuffer(plan_, unit, absl::StrCat("m", position_));
+  BufferId& buffer = reduce_buffers_[unit.value()];
+  if (!buffer.valid()) buffer = AddReduceBuffer(plan_, unit, absl::StrCat("m", position_));
   return absl::OkStatus();
 }
 
@@ -176,12 +180,12 @@ BufferUse GradientPlanner::GradientUse(ParameterId parameter) {
   const UnitId unit = plan_.model.parameter(parameter).unit;
   BufferUse use;
   if (plan_.options.reduce == Reduce::kOncePerStep) {
-    const int64_t size = SizeOf(plan_.options.accumulate);
-    use.buffer = plan_.unit_buffers[unit.value()].full_gradient;
+    const int64_t size = SizeOf(kAccumulateDType);
+    use.buffer = plan_.unit_buffers[unit.value()].unsharded_gradient;
     use.offset = full_offsets_[unit.value()][place.group] + place.first_element * size;
     use.num_bytes = elements * size;
-  } else if (elements > 0 && WritesWire(plan_.options, group)) {
-    use = WrittenInWire(parameter);
+  } else if (elements > 0 && WritesReduceBuffer(plan_.options, group)) {
+    use = WrittenInReduceBuffer(parameter);
   } else {
     BufferId& local = locals_[parameter.value()];
     if (!written_[parameter.value()]) {
@@ -227,14 +231,14 @@ absl::Status GradientPlanner::Pack(UnitId unit) {
   const std::vector<FlatGroup>& groups = plan_.layout.units[unit.value()].groups;
   std::vector<BufferUse> uses;
   for (ParameterId p : gradients_.units[unit.value()].parameters) {
-    if (WritesWire(plan_.options, GroupOf(p))) continue;
+    if (WritesReduceBuffer(plan_.options, GroupOf(p))) continue;
     written_[p.value()] = true;
     uses.push_back(GradientUse(p));
   }
   if (uses.empty()) return absl::OkStatus();
   for (int group : GroupsOf(unit)) {
-    if (WritesWire(plan_.options, groups[group])) continue;
-    uses.push_back(WireUse(unit, group, wires_[unit.value()], Access::kAssign));
+    if (WritesReduceBuffer(plan_.options, groups[group])) continue;
+    uses.push_back(ReduceUse(unit, group, reduce_buffers_[unit.value()], Access::kAssign));
   }
   builder_.Add(PackGradients{unit, position_}, Lane::kCompute, std::move(uses), after);
   return absl::OkStatus();
@@ -243,7 +247,7 @@ absl::Status GradientPlanner::Pack(UnitId unit) {
 absl::Status GradientPlanner::Reduce(UnitId unit) {
   REPRISE_RETURN_IF_ERROR(Pack(unit));
   ReduceAndAccumulate(
-      unit, position_, wires_[unit.value()], unit_slots_[unit.value()],
+      unit, position_, reduce_buffers_[unit.value()], unit_slots_[unit.value()],
       plan_.options.reduce == Reduce::kOncePerStep ? AccumulateMode::kAlwaysAssign : AccumulateMode::kByMicrobatch);
   return absl::OkStatus();
 }
@@ -251,10 +255,10 @@ absl::Status GradientPlanner::Reduce(UnitId unit) {
 absl::Status GradientPlanner::Carry(const OutstandingReduction& carried) { return Pack(carried.unit); }
 
 void GradientPlanner::ReduceCarried(const OutstandingReduction& carried, int position) {
-  ReduceAndAccumulate(carried.unit, position, carried.wire, carried.slot, AccumulateMode::kByMicrobatch);
+  ReduceAndAccumulate(carried.unit, position, carried.buffer, carried.slot, AccumulateMode::kByMicrobatch);
 }
 
-void GradientPlanner::ReduceAndAccumulate(UnitId unit, int position, BufferId wire, int slot, AccumulateMode mode) {
+void GradientPlanner::ReduceAndAccumulate(UnitId unit, int position, BufferId buffer, int slot, AccumulateMode mode) {
   const UnitPolicy& policy = plan_.unit_policies[unit.value()];
   const AxisId axis(0);
   const std::vector<FlatGroup>& groups = plan_.layout.units[unit.value()].groups;
@@ -263,10 +267,10 @@ void GradientPlanner::ReduceAndAccumulate(UnitId unit, int position, BufferId wi
   int64_t total = 0;
   const BufferId received(static_cast<int64_t>(plan_.buffers.size()));
   for (int g : GroupsOf(unit)) {
-    reduce.push_back(WireUse(unit, g, wire, Access::kRead));
+    reduce.push_back(ReduceUse(unit, g, buffer, Access::kRead));
     if (policy.sum == Sum::kRankOrder) accumulate.push_back(reduce.back());
     const int64_t received_bytes =
-        ReceivedParts(plan_, policy.sum) * groups[g].shard_elements * SizeOf(plan_.wire(groups[g]));
+        ReceivedParts(plan_, policy.sum) * groups[g].shard_elements * SizeOf(plan_.reduce_dtype(groups[g]));
     const BufferId accumulator = plan_.unit_buffers[unit.value()].accumulators[g];
     reduce.push_back({received, total, received_bytes, Access::kAssign, Role::kReceived, g});
     AddPeerUse(policy.transports.exchange, axis, reduce);

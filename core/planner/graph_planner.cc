@@ -275,7 +275,7 @@ class GraphPlanner {
                   WholeUse(plan_, plan_.step_state, Access::kUpdate, Role::kStepState)});
     gradients_.StartMicrobatch(position_);
     if (last) {
-      for (const OutstandingReduction& carried : in_.boundary.outstanding) gradients_.BindWire(carried);
+      for (const OutstandingReduction& carried : in_.boundary.outstanding) gradients_.BindReduceBuffer(carried);
     }
     for (const CallId call : backward) {
       if (!last && call == backward.back()) StageInputsOf(position + 1);

@@ -30,8 +30,8 @@ std::vector<int64_t> GradientOffsets(const Plan& plan, UnitId unit, const DTypeO
 
 }  // namespace
 
-std::vector<int64_t> WireOffsets(const Plan& plan, UnitId unit) {
-  return GradientOffsets(plan, unit, [&](const FlatGroup& group) { return plan.wire(group); });
+std::vector<int64_t> ReduceOffsets(const Plan& plan, UnitId unit) {
+  return GradientOffsets(plan, unit, [&](const FlatGroup& group) { return plan.reduce_dtype(group); });
 }
 
 int ReceivedParts(const Plan& plan, Sum sum) {
@@ -62,7 +62,7 @@ void AddTrainingBuffers(Plan& plan) {
         unit.accumulators.emplace_back();
         continue;
       }
-      const int64_t shard_bytes = groups[g].shard_elements * SizeOf(plan.options.accumulate);
+      const int64_t shard_bytes = groups[g].shard_elements * SizeOf(kAccumulateDType);
       norm_bytes += NormRanges(groups[g].shard_elements) * static_cast<int64_t>(sizeof(double));
       unit.accumulators.push_back(
           AddBuffer(plan, absl::StrCat("accumulator.", suffix), Storage::kSession, shard_bytes));
@@ -76,8 +76,8 @@ void AddTrainingBuffers(Plan& plan) {
     if (!trains || plan.options.reduce != Reduce::kOncePerStep) continue;
     const Storage storage =
         ReducesInPlace(plan.options, plan.layout.units[u]) ? Storage::kGradients : Storage::kSession;
-    unit.full_gradient = AddBuffer(plan, absl::StrCat("full_gradient.", model.units()[u].name), storage,
-                                   FullGradientOffsets(plan, UnitId(static_cast<int64_t>(u))).back());
+    unit.unsharded_gradient = AddBuffer(plan, absl::StrCat("unsharded_gradient.", model.units()[u].name), storage,
+                                        UnshardedGradientOffsets(plan, UnitId(static_cast<int64_t>(u))).back());
   }
   plan.step_state = AddBuffer(plan, "step_state", Storage::kSession, sizeof(StepState));
   plan.norm_partials = AddBuffer(plan, "norm_partials", Storage::kSession, norm_bytes);
@@ -127,7 +127,7 @@ BufferId AddBuffer(Plan& plan, std::string name, Storage storage, int64_t num_by
 }
 
 absl::Status AddPersistentBuffers(Plan& plan, bool training) {
-  ParameterBuffers parameters = PlanParameterBuffers(plan.model, plan.layout, plan.options.master);
+  ParameterBuffers parameters = PlanParameterBuffers(plan.model, plan.layout, plan.options.master_dtype);
   plan.buffers = std::move(parameters.buffers);
   plan.unit_buffers = std::move(parameters.units);
   plan.control = AddBuffer(plan, "control", Storage::kSession, sizeof(ControlBlock));
@@ -138,12 +138,12 @@ absl::Status AddPersistentBuffers(Plan& plan, bool training) {
 bool ReducesInPlace(const PlanOptions& options, const UnitLayout& unit) {
   if (options.reduce != Reduce::kOncePerStep) return false;
   return std::all_of(unit.groups.begin(), unit.groups.end(), [&](const FlatGroup& group) {
-    return !group.trainable || group.wire.value_or(options.wire) == options.accumulate;
+    return !group.trainable || group.reduce_dtype.value_or(options.reduce_dtype) == kAccumulateDType;
   });
 }
 
-std::vector<int64_t> FullGradientOffsets(const Plan& plan, UnitId unit) {
-  return GradientOffsets(plan, unit, [&](const FlatGroup&) { return plan.options.accumulate; });
+std::vector<int64_t> UnshardedGradientOffsets(const Plan& plan, UnitId unit) {
+  return GradientOffsets(plan, unit, [&](const FlatGroup&) { return kAccumulateDType; });
 }
 
 BufferId AddGatheredBuffer(Plan& plan, UnitId unit, const std::string& label) {
@@ -151,9 +151,9 @@ BufferId AddGatheredBuffer(Plan& plan, UnitId unit, const std::string& label) {
                    plan.layout.units[unit.value()].gathered_bytes);
 }
 
-BufferId AddWireBuffer(Plan& plan, UnitId unit, const std::string& label) {
-  return AddBuffer(plan, absl::StrCat("wire.", plan.model.unit(unit).name, ".", label), Storage::kCommunicating,
-                   WireOffsets(plan, unit).back());
+BufferId AddReduceBuffer(Plan& plan, UnitId unit, const std::string& label) {
+  return AddBuffer(plan, absl::StrCat("reduce.", plan.model.unit(unit).name, ".", label), Storage::kCommunicating,
+                   ReduceOffsets(plan, unit).back());
 }
 
 void AddPeerUse(Transport transport, AxisId axis, std::vector<BufferUse>& uses) {

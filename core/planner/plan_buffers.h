@@ -18,16 +18,16 @@ BufferId AddBuffer(Plan& plan, std::string name, Storage storage, int64_t num_by
 // ResourceExhausted, naming the tensor, for staging of more bytes than an int64 counts.
 absl::Status AddPersistentBuffers(Plan& plan, bool training);
 
-// Does `finish` reduce the unit's full gradient where it is? All groups have one buffer, so all must be ready for the
-// wire.
+// Does `finish` reduce the unit's unsharded gradient where it is? All groups have one buffer, so all must be ready to
+// be reduced.
 bool ReducesInPlace(const PlanOptions& options, const UnitLayout& unit);
-// Byte offset of each group of a unit in its full gradient, then the total, as in WireOffsets.
-std::vector<int64_t> FullGradientOffsets(const Plan& plan, UnitId unit);
+// Byte offset of each group of a unit in its unsharded gradient, then the total, as in ReduceOffsets.
+std::vector<int64_t> UnshardedGradientOffsets(const Plan& plan, UnitId unit);
 
 // A gathered copy of a unit.
 BufferId AddGatheredBuffer(Plan& plan, UnitId unit, const std::string& label);
-// A wire gradient of a unit.
-BufferId AddWireBuffer(Plan& plan, UnitId unit, const std::string& label);
+// A reduce buffer of a unit.
+BufferId AddReduceBuffer(Plan& plan, UnitId unit, const std::string& label);
 
 // Where a transport writes what the others receive in their memory: the last of `uses`, for the peers on the axis too.
 void AddPeerUse(Transport transport, AxisId axis, std::vector<BufferUse>& uses);

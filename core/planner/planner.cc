@@ -64,14 +64,15 @@ absl::Status CheckOptions(const PlanOptions& options) {
   REPRISE_RETURN_IF_ERROR(CheckKnown("tail", options.tail, Tail::kCarried, internal::Word));
   REPRISE_RETURN_IF_ERROR(CheckKnown("sum", options.sum.value_or(Sum::kRankOrder), Sum::kNccl, Name));
   REPRISE_RETURN_IF_ERROR(internal::CheckTransportChoices(options.transports, options.sum.value_or(Sum::kRankOrder)));
-  for (const auto& [name, dtype] : {std::pair{"wire", options.wire}, std::pair{"master", options.master}}) {
+  for (const auto& [name, dtype] :
+       {std::pair{"reduce_dtype", options.reduce_dtype}, std::pair{"master", options.master_dtype}}) {
     if (IsFloatingPoint(dtype)) continue;
     return absl::InvalidArgumentError(
         absl::StrCat(name, " dtype is ", std::string(Name(dtype)), " but must be f32 or bf16"));
   }
-  if (options.accumulate != DType::kFloat32) {
+  if (kAccumulateDType != DType::kFloat32) {
     return absl::InvalidArgumentError(
-        absl::StrCat("accumulate dtype is ", std::string(Name(options.accumulate)), " but only f32 is supported"));
+        absl::StrCat("accumulate dtype is ", std::string(Name(kAccumulateDType)), " but only f32 is supported"));
   }
   if (options.tail == Tail::kCarried && options.reduce == Reduce::kOncePerStep) {
     return absl::InvalidArgumentError(absl::StrCat("tail ", internal::Word(options.tail),
@@ -198,13 +199,13 @@ void ResolveUnits(Plan& plan) {
   for (UnitPolicy& policy : plan.unit_policies) policy.transports = plan.options.transports.front().transports;
 }
 
-// The units whose gradients the last backward call completes, with a wire buffer and a slot of their own each.
+// The units whose gradients the last backward call completes, with a reduce buffer and a slot of their own each.
 void AddCarried(Plan& plan, const internal::GradientPlan& gradients, internal::Boundary& boundary) {
   for (const std::vector<UnitId>& completed : gradients.completed_by) {
     if (completed.empty()) continue;
     for (UnitId unit : completed) {
-      boundary.outstanding.push_back({unit, internal::AddWireBuffer(plan, unit, "carried"),
-                                      *plan.options.gradient_slots + gradients.units[unit.value()].own_slot});
+      boundary.outstanding.push_back({unit, internal::AddReduceBuffer(plan, unit, "carried"),
+                                      *plan.options.gradient_slots + gradients.units[unit.value()].dedicated_slot});
     }
     std::sort(boundary.outstanding.begin(), boundary.outstanding.end(),
               [](const auto& a, const auto& b) { return a.unit < b.unit; });
@@ -233,12 +234,12 @@ absl::StatusOr<Plan> MakePlan(const Model& model, int world_size, PlanOptions op
   const internal::GradientPlan gradients = internal::PlanGradients(plan, options, uses);
   options.gradient_slots =
       options.gradient_slots.value_or(std::max(2, internal::GradientSlotNeed(gradients, uses, model)));
-  // A graph has no more wire gradients to put in them.
+  // A graph has no more reduce buffers to put in them.
   options.gradient_slots = static_cast<int>(
       std::min<int64_t>(*options.gradient_slots, std::max<int64_t>(2, int64_t{num_units} * microbatches)));
   plan.options = options;
   ResolveUnits(plan);
-  plan.held_gradient_slots = gradients.own_slots;
+  plan.dedicated_gradient_slots = gradients.dedicated_slots;
   if (*options.weight_slots < need.units) {
     return absl::ResourceExhaustedError(absl::StrCat("call \"", model.calls()[need.call].name, "\" needs ", need.units,
                                                      " gathered units at once, but weight_slots is ",

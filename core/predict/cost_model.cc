@@ -53,18 +53,21 @@ class CommandCosts {
   // Microseconds; none for a command without work.
   std::optional<double> Of(const ScheduledCommand& scheduled) const {
     using Cost = std::optional<double>;
-    const auto memory = [&]() -> Cost { return costs_.command_us + Bytes(scheduled.uses) / costs_.memory_bytes * 1e6; };
+    const auto memory = [&]() -> Cost {
+      return costs_.command_us + Bytes(scheduled.uses) / costs_.memory_bandwidth * 1e6;
+    };
     // Its use of the staging slots is of all, but it reads no more than it assigns.
     const auto copy = [&]() -> Cost {
-      return costs_.command_us + 2 * AssignedBytes(scheduled.uses) / costs_.memory_bytes * 1e6;
+      return costs_.command_us + 2 * AssignedBytes(scheduled.uses) / costs_.memory_bandwidth * 1e6;
     };
-    // Of the wire gradient a rank reads its own part.
+    // Of the reduce buffer a rank reads its own part.
     const auto accumulate = [&]() -> Cost {
       double bytes = Bytes(scheduled.uses);
       for (const BufferUse& use : scheduled.uses) {
-        if (use.role == Role::kWire) bytes -= static_cast<double>(use.num_bytes) * (1 - 1.0 / plan_.world_size());
+        if (use.role == Role::kReduceBuffer)
+          bytes -= static_cast<double>(use.num_bytes) * (1 - 1.0 / plan_.world_size());
       }
-      return costs_.command_us + bytes / costs_.memory_bytes * 1e6;
+      return costs_.command_us + bytes / costs_.memory_bandwidth * 1e6;
     };
     const auto compute = [&](double flops) -> Cost {
       return std::max(costs_.command_us + flops / costs_.flops * 1e6, *memory());
@@ -77,11 +80,11 @@ class CommandCosts {
                           [](const Begin&) { return Cost(); },
                           [&](const NextMicrobatch&) { return memory(); },
                           [&](const StageInputs&) { return copy(); },
-                          [&](const AllGather&) { return transfer(costs_.gather_bytes); },
+                          [&](const AllGather&) { return transfer(costs_.gather_bandwidth); },
                           [&](const Forward& c) { return compute(flops_[c.call.value()].forward); },
                           [&](const Backward& c) { return compute(flops_[c.call.value()].backward); },
                           [&](const PackGradients&) { return memory(); },
-                          [&](const ReduceScatter&) { return transfer(costs_.reduce_bytes); },
+                          [&](const ReduceScatter&) { return transfer(costs_.reduce_bandwidth); },
                           [&](const Accumulate&) { return accumulate(); },
                           [&](const RecordLoss&) { return memory(); },
                           [&](const SumNorm&) { return Cost(costs_.collective_us); },
@@ -136,9 +139,9 @@ absl::Status CheckSchedules(const Plan& plan, const std::vector<int>& schedules)
 
 absl::Status internal::CheckFigures(const CostModel& costs) {
   REPRISE_RETURN_IF_ERROR(CheckFigure("flops", costs.flops, false));
-  REPRISE_RETURN_IF_ERROR(CheckFigure("memory_bytes", costs.memory_bytes, false));
-  REPRISE_RETURN_IF_ERROR(CheckFigure("gather_bytes", costs.gather_bytes, false));
-  REPRISE_RETURN_IF_ERROR(CheckFigure("reduce_bytes", costs.reduce_bytes, false));
+  REPRISE_RETURN_IF_ERROR(CheckFigure("memory_bandwidth", costs.memory_bandwidth, false));
+  REPRISE_RETURN_IF_ERROR(CheckFigure("gather_bandwidth", costs.gather_bandwidth, false));
+  REPRISE_RETURN_IF_ERROR(CheckFigure("reduce_bandwidth", costs.reduce_bandwidth, false));
   REPRISE_RETURN_IF_ERROR(CheckFigure("collective_us", costs.collective_us, true));
   REPRISE_RETURN_IF_ERROR(CheckFigure("command_us", costs.command_us, true));
   for (const auto& [name, flops] : costs.calls) {

@@ -120,7 +120,7 @@ int64_t TransferredBytes(const Plan& plan, const Command& command) {
     }
   } else if (const ReduceScatter* reduce = std::get_if<ReduceScatter>(&command)) {
     for (const FlatGroup& group : plan.layout.units[reduce->unit.value()].groups) {
-      if (group.trainable) bytes += (group.num_elements - group.shard_elements) * SizeOf(plan.wire(group));
+      if (group.trainable) bytes += (group.num_elements - group.shard_elements) * SizeOf(plan.reduce_dtype(group));
     }
   }
   return bytes;

@@ -79,7 +79,7 @@ bool Less(const BufferUse& a, const BufferUse& b) {
 class ScheduleAccumulates {
  public:
   ScheduleAccumulates(const Plan& plan, const Schedule& schedule)
-      : plan_(plan), schedule_(schedule), has_gradient_(FindGradients(plan)), wire_writers_(plan.buffers.size()) {}
+      : plan_(plan), schedule_(schedule), has_gradient_(FindGradients(plan)), reduce_writers_(plan.buffers.size()) {}
 
   absl::Status Check() {
     CommandId previous;  // on the lane of reductions
@@ -94,7 +94,7 @@ class ScheduleAccumulates {
         previous = id;
       }
       for (const BufferUse& use : At(id).uses) {
-        if (Writes(use)) wire_writers_[use.buffer.value()] = id;
+        if (Writes(use)) reduce_writers_[use.buffer.value()] = id;
       }
     }
     REPRISE_RETURN_IF_ERROR(CheckPair(previous, CommandId()));
@@ -111,7 +111,7 @@ class ScheduleAccumulates {
   absl::Status Error(CommandId id, const Parts&... parts) const {
     return absl::InternalError(absl::StrCat(Text(id), " ", parts...));
   }
-  // "bytes [0, 256) of x as wire 0".
+  // "bytes [0, 256) of x as reduce_buffer 0".
   std::string UseText(const BufferUse& use) const {
     return absl::StrCat(BytesText(plan_, use.buffer, BytesOf(use)), " as ", Name(use.role), " ", use.id);
   }
@@ -186,7 +186,7 @@ class ScheduleAccumulates {
       const FlatGroup& group = plan_.layout.units[unit].groups[received.id];
       if (!group.trainable) return Error(reduce, "reduces group ", received.id, ", which is frozen");
       const int parts = ReceivedParts(plan_, accumulate.sum);
-      const int64_t num_bytes = parts * group.shard_elements * SizeOf(plan_.wire(group));
+      const int64_t num_bytes = parts * group.shard_elements * SizeOf(plan_.reduce_dtype(group));
       if (received.num_bytes != num_bytes || received.access != Access::kAssign) {
         return Error(reduce, Name(received.access), "s ", UseText(received), ", but must assign ", num_bytes,
                      " bytes, which are ", parts, " * ", group.shard_elements, " elements");
@@ -195,7 +195,7 @@ class ScheduleAccumulates {
       read.access = Access::kRead;
       REPRISE_RETURN_IF_ERROR(CheckOnly(id, read));
       REPRISE_RETURN_IF_ERROR(
-          CheckOnly(id, {buffers.accumulators[received.id], 0, group.shard_elements * SizeOf(plan_.options.accumulate),
+          CheckOnly(id, {buffers.accumulators[received.id], 0, group.shard_elements * SizeOf(kAccumulateDType),
                          Access::kUpdate, Role::kAccumulator, received.id}));
       REPRISE_RETURN_IF_ERROR(CheckOnly(id, {plan_.norm_partials, buffers.norm_partials[received.id], NormBytes(group),
                                              Access::kUpdate, Role::kNormPartials, received.id}));
@@ -212,7 +212,7 @@ class ScheduleAccumulates {
   // Every group of which the reduction reads a gradient is delivered, once.
   absl::Status CheckDelivered(CommandId reduce, int64_t unit, const std::vector<BufferUse>& delivered) const {
     std::set<int32_t> read;  // groups
-    for (const BufferUse& use : UsesAs(At(reduce), Role::kWire)) read.insert(use.id);
+    for (const BufferUse& use : UsesAs(At(reduce), Role::kReduceBuffer)) read.insert(use.id);
     const std::vector<FlatGroup>& groups = plan_.layout.units[unit].groups;
     for (size_t group = 0; group < groups.size(); ++group) {
       const bool needed = groups[group].shard_elements > 0 && read.contains(static_cast<int32_t>(group));
@@ -242,7 +242,7 @@ class ScheduleAccumulates {
   absl::Status CheckGradients(CommandId id, const ReduceScatter& reduce) const {
     const absl::string_view unit = plan_.model.unit(reduce.unit).name;
     std::map<int32_t, BufferUse> reads;  // by group
-    for (const BufferUse& use : UsesAs(At(id), Role::kWire)) {
+    for (const BufferUse& use : UsesAs(At(id), Role::kReduceBuffer)) {
       if (!reads.emplace(use.id, use).second) return Error(id, "uses ", UseText(use), " beside another part of it");
     }
     if (reads.empty()) return Error(id, "reads no gradient of ", unit);
@@ -261,8 +261,8 @@ class ScheduleAccumulates {
                      needed ? "some parameter has a gradient" : "no parameter has a gradient");
       }
       if (!needed) continue;
-      const ByteRange bytes = WireGroup(plan_, reduce.unit, group);
-      const BufferUse must = {buffer, bytes.first, bytes.last - bytes.first, Access::kRead, Role::kWire, group};
+      const ByteRange bytes = ReduceGroup(plan_, reduce.unit, group);
+      const BufferUse must = {buffer, bytes.first, bytes.last - bytes.first, Access::kRead, Role::kReduceBuffer, group};
       if (read->second == must) continue;
       return Error(id, Name(read->second.access), "s ", UseText(read->second), ", but must read ",
                    BytesText(plan_, buffer, bytes));
@@ -270,7 +270,7 @@ class ScheduleAccumulates {
     return absl::OkStatus();
   }
 
-  // A wire gradient takes a slot. A full gradient takes none, and is as it was summed.
+  // A reduce buffer takes a slot. A unsharded gradient takes none, and is as it was summed.
   absl::Status CheckSource(CommandId id, const ReduceScatter& reduce, BufferId buffer) const {
     const Buffer& source = plan_.buffer(buffer);
     if (source.storage == Storage::kCommunicating) {
@@ -278,16 +278,16 @@ class ScheduleAccumulates {
       return Error(id, "names no gradient slot, but ", source.name, " takes one");
     }
     const int64_t unit = reduce.unit.value();
-    if (source.storage != Storage::kGradients || buffer != plan_.unit_buffers[unit].full_gradient) {
+    if (source.storage != Storage::kGradients || buffer != plan_.unit_buffers[unit].unsharded_gradient) {
       return Error(id, "reads ", source.name, " in storage ", Name(source.storage),
-                   ", which is neither a wire gradient nor the full gradient of ", plan_.model.units()[unit].name);
+                   ", which is neither a reduce buffer nor the unsharded gradient of ", plan_.model.units()[unit].name);
     }
     if (reduce.slot >= 0) return Error(id, "names a gradient slot, but ", source.name, " takes none");
     const std::vector<FlatGroup>& groups = plan_.layout.units[unit].groups;
     for (size_t group = 0; group < groups.size(); ++group) {
-      if (!groups[group].trainable || plan_.wire(groups[group]) == plan_.options.accumulate) continue;
-      return Error(id, "reads ", GroupText(plan_, unit, group), " as ", Name(plan_.wire(groups[group])), ", but ",
-                   source.name, " holds ", Name(plan_.options.accumulate));
+      if (!groups[group].trainable || plan_.reduce_dtype(groups[group]) == kAccumulateDType) continue;
+      return Error(id, "reads ", GroupText(plan_, unit, group), " as ", Name(plan_.reduce_dtype(groups[group])),
+                   ", but ", source.name, " holds ", Name(kAccumulateDType));
     }
     if (reduce.position == 0) return absl::OkStatus();
     return Error(id, "is at position ", reduce.position, ", but ", source.name, " is of a whole step, which is at 0");
@@ -295,15 +295,15 @@ class ScheduleAccumulates {
 
   // An exchange delivers the others' parts alone: a rank's own is read where the reduction read it for the others.
   absl::Status CheckOwnParts(CommandId reduce, CommandId id, const Accumulate& accumulate) const {
-    std::vector<BufferUse> wire = UsesAs(At(reduce), Role::kWire), own = UsesAs(At(id), Role::kWire);
+    std::vector<BufferUse> reduced = UsesAs(At(reduce), Role::kReduceBuffer), own = UsesAs(At(id), Role::kReduceBuffer);
     if (accumulate.sum == Sum::kNccl) {
       if (own.empty()) return absl::OkStatus();
       return Error(id, "uses ", UseText(own[0]), ", but ", Text(reduce), " delivers sums");
     }
-    std::sort(wire.begin(), wire.end(), Less);
+    std::sort(reduced.begin(), reduced.end(), Less);
     std::sort(own.begin(), own.end(), Less);
-    const auto [missing, extra] = std::mismatch(wire.begin(), wire.end(), own.begin(), own.end());
-    if (missing != wire.end() && (extra == own.end() || Less(*missing, *extra))) {
+    const auto [missing, extra] = std::mismatch(reduced.begin(), reduced.end(), own.begin(), own.end());
+    if (missing != reduced.end() && (extra == own.end() || Less(*missing, *extra))) {
       return Error(id, "does not ", Name(missing->access), " ", UseText(*missing), ", as ", Text(reduce),
                    " does, and so has not its own part");
     }
@@ -331,8 +331,8 @@ class ScheduleAccumulates {
   // The reduction is of the microbatch that wrote its gradient. What the schedule starts with has no writer.
   absl::Status CheckWriters(CommandId id, const ReduceScatter& reduce) const {
     for (const BufferUse& use : At(id).uses) {
-      if (use.role != Role::kWire) continue;
-      const CommandId writer = wire_writers_[use.buffer.value()];
+      if (use.role != Role::kReduceBuffer) continue;
+      const CommandId writer = reduce_writers_[use.buffer.value()];
       const auto* const backward = CommandAt<Backward>(schedule_, writer);
       const auto* const pack = CommandAt<PackGradients>(schedule_, writer);
       if (backward == nullptr && pack == nullptr) continue;
@@ -346,7 +346,7 @@ class ScheduleAccumulates {
   const Plan& plan_;
   const Schedule& schedule_;
   const std::vector<bool> has_gradient_;
-  std::vector<CommandId> wire_writers_;  // by buffer: the last command so far that wrote it
+  std::vector<CommandId> reduce_writers_;  // by buffer: the last command so far that wrote it
 };
 
 }  // namespace

@@ -127,10 +127,10 @@ std::vector<BufferSweep::Start> Starts(const CheckedSchedule& schedule) {
     if (IsTransient(plan.buffers[i].storage)) starts[i] = Start::kEmpty;
   }
   for (const Resident& resident : state.residents) starts[resident.buffer.value()] = Start::kWritten;
-  for (const OutstandingReduction& reduction : state.outstanding) starts[reduction.wire.value()] = Start::kWritten;
+  for (const OutstandingReduction& reduction : state.outstanding) starts[reduction.buffer.value()] = Start::kWritten;
   if (state.gradients) return starts;
   for (const UnitBuffers& unit : plan.unit_buffers) {
-    if (unit.full_gradient.valid()) starts[unit.full_gradient.value()] = Start::kEmpty;
+    if (unit.unsharded_gradient.valid()) starts[unit.unsharded_gradient.value()] = Start::kEmpty;
   }
   return starts;
 }

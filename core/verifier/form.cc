@@ -37,8 +37,8 @@ absl::Status CheckOptions(const Plan& plan) {
   }
   const bool known = IsKnown(options.residency, Residency::kOff) && IsKnown(options.reduce, Reduce::kOncePerStep) &&
                      IsKnown(options.tail, Tail::kCarried) && options.sum <= Sum::kNccl &&
-                     IsKnown(options.wire, DType::kUInt8) && IsKnown(options.accumulate, DType::kUInt8) &&
-                     IsKnown(options.master, DType::kUInt8);
+                     IsKnown(options.reduce_dtype, DType::kUInt8) && IsKnown(kAccumulateDType, DType::kUInt8) &&
+                     IsKnown(options.master_dtype, DType::kUInt8);
   if (!known) return absl::InternalError("an option of the plan has a value that does not exist");
   if (const absl::Status status = CheckTransportChoices(options.transports, *options.sum); !status.ok()) {
     return absl::InternalError(absl::StrCat("the plan's options: ", status.message()));
@@ -48,12 +48,12 @@ absl::Status CheckOptions(const Plan& plan) {
   if (microbatches < 1) {
     return absl::InternalError(absl::StrCat("the plan has ", microbatches, " microbatches per graph, not at least 1"));
   }
-  if (depth >= 0 && plan.weight_slots >= 0 && gradient_slots >= 0 && plan.held_gradient_slots >= 0) {
+  if (depth >= 0 && plan.weight_slots >= 0 && gradient_slots >= 0 && plan.dedicated_gradient_slots >= 0) {
     return absl::OkStatus();
   }
   return absl::InternalError(absl::StrCat("an option of the plan is negative: prefetch depth ", depth,
                                           ", weight slots ", plan.weight_slots, ", gradient slots ", gradient_slots,
-                                          " and ", plan.held_gradient_slots, " held"));
+                                          " and ", plan.dedicated_gradient_slots, " held"));
 }
 
 absl::Status CheckIndices(const Plan& plan) {
@@ -77,7 +77,7 @@ absl::Status CheckIndices(const Plan& plan) {
   }
   for (size_t unit = 0; unit < units; ++unit) {
     const UnitLayout& layout = plan.layout.units[unit];
-    const BufferId full = plan.unit_buffers[unit].full_gradient;
+    const BufferId full = plan.unit_buffers[unit].unsharded_gradient;
     const bool complete = layout.gathered_offsets.size() >= layout.groups.size();
     // Where gradients are reduced once per step each unit that is trained sums its own, and nowhere else is such a sum.
     const bool sums =
@@ -90,7 +90,7 @@ absl::Status CheckIndices(const Plan& plan) {
       });
     });
     if (complete && known && placed) continue;
-    return absl::InternalError(absl::StrCat("layout and full gradient of ", plan.model.units()[unit].name,
+    return absl::InternalError(absl::StrCat("layout and unsharded gradient of ", plan.model.units()[unit].name,
                                             " do not match its ", layout.groups.size(), " groups"));
   }
   return absl::OkStatus();
@@ -124,7 +124,7 @@ absl::Status CheckLayout(const Plan& plan) {
     for (size_t i = 0; i < layout.groups.size(); ++i) {
       const FlatGroup& group = layout.groups[i];
       const std::string text = absl::StrCat("group ", i, " of ", plan.model.units()[unit].name);
-      if (!IsKnown(group.dtype, DType::kUInt8) || !IsKnown(plan.wire(group), DType::kUInt8)) {
+      if (!IsKnown(group.dtype, DType::kUInt8) || !IsKnown(plan.reduce_dtype(group), DType::kUInt8)) {
         return absl::InternalError(absl::StrCat(text, " has a dtype that does not exist"));
       }
       if (!InRange(group.num_elements, kMaxLayout - elements) || !InRange(layout.gathered_offsets[i], kMaxLayout)) {
@@ -201,7 +201,7 @@ struct CommandForm {
 };
 
 CommandForm FormOf(const Plan& plan, const Command& command) {
-  const int64_t gradient_slots = int64_t{*plan.options.gradient_slots} + plan.held_gradient_slots;
+  const int64_t gradient_slots = int64_t{*plan.options.gradient_slots} + plan.dedicated_gradient_slots;
   const auto policy = [&](UnitId unit) {
     return InRange(unit, plan.unit_policies) ? plan.unit_policies[unit.value()] : UnitPolicy();
   };
@@ -256,7 +256,7 @@ int64_t NumIds(const Plan& plan, Role role, std::optional<UnitId> unit) {
     case Role::kShard:
     case Role::kGathered:
     case Role::kReceived:
-    case Role::kWire:
+    case Role::kReduceBuffer:
     case Role::kAccumulator:
     case Role::kMaster:
     case Role::kOptimizerState:
@@ -404,9 +404,9 @@ class ScheduleForm {
 
   absl::Status CheckState(const ScheduleState& state) const {
     if (state.gradients && plan_.options.reduce != Reduce::kOncePerStep) {
-      return absl::InternalError("a state holds full gradients, but the plan reduces every microbatch");
+      return absl::InternalError("a state holds unsharded gradients, but the plan reduces every microbatch");
     }
-    const int64_t gradient_slots = int64_t{*plan_.options.gradient_slots} + plan_.held_gradient_slots;
+    const int64_t gradient_slots = int64_t{*plan_.options.gradient_slots} + plan_.dedicated_gradient_slots;
     std::set<int> weights_taken;
     UnitId previous;
     for (const Resident& resident : state.residents) {
@@ -419,7 +419,7 @@ class ScheduleForm {
     std::set<int> gradients_taken;
     previous = UnitId();
     for (const OutstandingReduction& held : state.outstanding) {
-      REPRISE_RETURN_IF_ERROR(CheckHeld(held.unit, held.wire, held.slot, gradient_slots, previous));
+      REPRISE_RETURN_IF_ERROR(CheckHeld(held.unit, held.buffer, held.slot, gradient_slots, previous));
       previous = held.unit;
       if (!gradients_taken.insert(held.slot).second) {
         return absl::InternalError(absl::StrCat("a state has two reductions in gradient slot ", held.slot));

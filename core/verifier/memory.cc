@@ -53,7 +53,7 @@ std::vector<std::vector<ByteRange>> HeldBytes(const Plan& plan, const ScheduleSt
     held[resident.buffer.value()] = {{0, plan.buffer(resident.buffer).num_bytes}};
   }
   for (const OutstandingReduction& reduction : state.outstanding) {
-    held[reduction.wire.value()] = WireBytes(plan, reduction.unit);
+    held[reduction.buffer.value()] = ReduceBytes(plan, reduction.unit);
   }
   return held;
 }

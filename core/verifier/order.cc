@@ -26,9 +26,9 @@ absl::Status CheckWeightSlot(const CheckedSchedule& schedule, int slot, const st
   return absl::OkStatus();
 }
 
-absl::Status CheckGradientSlot(const CheckedSchedule& schedule, int slot, const std::vector<WireGradient>& gradients) {
+absl::Status CheckGradientSlot(const CheckedSchedule& schedule, int slot, const std::vector<ReduceBuffer>& gradients) {
   for (size_t i = 1; i < gradients.size(); ++i) {
-    const WireGradient& previous = gradients[i - 1];
+    const ReduceBuffer& previous = gradients[i - 1];
     if (!gradients[i].first_writer.valid()) {
       return absl::InternalError(
           absl::StrCat("the schedule starts with the gradients of ", UnitName(schedule, previous.unit), " and ",

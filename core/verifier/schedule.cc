@@ -96,10 +96,10 @@ std::vector<ByteRange> CheckedSchedule::NeededBytes(const UseAt& at) const {
   if (use.access == Access::kAssign || use.role == Role::kScratch) return {};
   const auto* const reduce = std::get_if<ReduceScatter>(&command(at.command).command);
   const auto* const accumulate = std::get_if<Accumulate>(&command(at.command).command);
-  if (use.role != Role::kWire || (reduce == nullptr && accumulate == nullptr)) return {BytesOf(use)};
+  if (use.role != Role::kReduceBuffer || (reduce == nullptr && accumulate == nullptr)) return {BytesOf(use)};
   const UnitId unit = reduce != nullptr ? reduce->unit : accumulate->unit;
   const FlatGroup& group = plan_.layout.units[unit.value()].groups[use.id];
-  const int64_t size = SizeOf(plan_.wire(group));
+  const int64_t size = SizeOf(plan_.reduce_dtype(group));
   std::vector<ByteRange> bytes;
   for (const PlacedParameter& placed : group.parameters) {
     if (!has_gradient_[placed.parameter.value()]) continue;
@@ -125,25 +125,27 @@ std::vector<bool> FindGradients(const Plan& plan) {
   return has_gradient;
 }
 
-GradientPlaces WirePlaces(const Plan& plan, UnitId unit) {
-  return Places(plan, unit, [&](const FlatGroup& group) { return plan.wire(group); });
+GradientPlaces ReducePlaces(const Plan& plan, UnitId unit) {
+  return Places(plan, unit, [&](const FlatGroup& group) { return plan.reduce_dtype(group); });
 }
 
-std::vector<ByteRange> WireBytes(const Plan& plan, UnitId unit) { return NeededBytes(plan, WirePlaces(plan, unit)); }
+std::vector<ByteRange> ReduceBytes(const Plan& plan, UnitId unit) {
+  return NeededBytes(plan, ReducePlaces(plan, unit));
+}
 
-ByteRange WireGroup(const Plan& plan, UnitId unit, int index) {
+ByteRange ReduceGroup(const Plan& plan, UnitId unit, int index) {
   int64_t end = 0;
   for (int g = 0;; ++g) {
     const FlatGroup& group = plan.layout.units[unit.value()].groups[g];
     const int64_t first = (end + kBufferAlignment - 1) / kBufferAlignment * kBufferAlignment;
-    const int64_t bytes = group.trainable ? group.num_elements * SizeOf(plan.wire(group)) : 0;
+    const int64_t bytes = group.trainable ? group.num_elements * SizeOf(plan.reduce_dtype(group)) : 0;
     if (g == index) return {first, first + bytes};
     end = first + bytes;
   }
 }
 
-std::vector<ByteRange> FullGradientBytes(const Plan& plan, UnitId unit) {
-  return NeededBytes(plan, Places(plan, unit, [&](const FlatGroup&) { return plan.options.accumulate; }));
+std::vector<ByteRange> UnshardedGradientBytes(const Plan& plan, UnitId unit) {
+  return NeededBytes(plan, Places(plan, unit, [&](const FlatGroup&) { return kAccumulateDType; }));
 }
 
 std::string CommandText(const Plan& plan, const Schedule& schedule, CommandId command) {

@@ -91,13 +91,13 @@ struct GradientPlaces {
   std::vector<PlacedGradient> parameters = {};
   int64_t num_bytes = 0;  // of the groups with their padding
 };
-GradientPlaces WirePlaces(const Plan& plan, UnitId unit);
+GradientPlaces ReducePlaces(const Plan& plan, UnitId unit);
 // Of those that every plan must fill: a parameter that may be unused need have no gradient.
-std::vector<ByteRange> WireBytes(const Plan& plan, UnitId unit);
+std::vector<ByteRange> ReduceBytes(const Plan& plan, UnitId unit);
 // Where a group with its padding lies there.
-ByteRange WireGroup(const Plan& plan, UnitId unit, int group);
-// The same in the unit's full gradient.
-std::vector<ByteRange> FullGradientBytes(const Plan& plan, UnitId unit);
+ByteRange ReduceGroup(const Plan& plan, UnitId unit, int group);
+// The same in the unit's unsharded gradient.
+std::vector<ByteRange> UnshardedGradientBytes(const Plan& plan, UnitId unit);
 
 // "#3 forward c0 (compute)".
 std::string CommandText(const Plan& plan, const Schedule& schedule, CommandId command);

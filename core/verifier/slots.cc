@@ -7,7 +7,7 @@
 namespace reprise::internal {
 namespace {
 
-// Follows wire gradients through the schedule.
+// Follows reduce buffers through the schedule.
 class GradientSweep {
  public:
   explicit GradientSweep(const CheckedSchedule& schedule)
@@ -15,9 +15,9 @@ class GradientSweep {
         first_writer_(schedule.plan().buffers.size()),
         carried_(schedule.plan().buffers.size(), false) {}
 
-  Slots<WireGradient> Run() {
+  Slots<ReduceBuffer> Run() {
     const Schedule& schedule = schedule_.schedule();
-    for (const OutstandingReduction& reduction : schedule.start.outstanding) carried_[reduction.wire.value()] = true;
+    for (const OutstandingReduction& reduction : schedule.start.outstanding) carried_[reduction.buffer.value()] = true;
     for (size_t i = 0; i < schedule.commands.size(); ++i) {
       const CommandId id(static_cast<int64_t>(i));
       if (const auto* reduce = std::get_if<ReduceScatter>(&schedule.commands[i].command)) AddReduce(id, *reduce);
@@ -28,13 +28,13 @@ class GradientSweep {
       }
     }
     for (const OutstandingReduction& reduction : schedule.end.outstanding) {
-      const CommandId first = first_writer_[reduction.wire.value()];
+      const CommandId first = first_writer_[reduction.buffer.value()];
       if (!first.valid()) continue;
-      slots_[reduction.slot].push_back({reduction.unit, reduction.wire, first, CommandId(), CommandId()});
+      slots_[reduction.slot].push_back({reduction.unit, reduction.buffer, first, CommandId(), CommandId()});
     }
     for (auto& [slot, gradients] : slots_) {
       std::stable_sort(gradients.begin(), gradients.end(),
-                       [](const WireGradient& a, const WireGradient& b) { return a.first_writer < b.first_writer; });
+                       [](const ReduceBuffer& a, const ReduceBuffer& b) { return a.first_writer < b.first_writer; });
     }
     return std::move(slots_);
   }
@@ -42,7 +42,7 @@ class GradientSweep {
  private:
   void AddReduce(CommandId id, const ReduceScatter& reduce) {
     for (const BufferUse& use : schedule_.command(id).uses) {
-      if (use.role != Role::kWire || !IsTransient(schedule_.plan().buffer(use.buffer).storage)) continue;
+      if (use.role != Role::kReduceBuffer || !IsTransient(schedule_.plan().buffer(use.buffer).storage)) continue;
       CommandId& first = first_writer_[use.buffer.value()];
       // Neither written nor carried: another group of a gradient that is already counted.
       if (!first.valid() && !carried_[use.buffer.value()]) continue;
@@ -57,14 +57,14 @@ class GradientSweep {
   void Extend(CommandId id) {
     for (const BufferUse& use : schedule_.command(id).uses) {
       const auto reduced = reduced_.find(use.buffer.value());
-      if (use.role != Role::kWire || reduced == reduced_.end()) continue;
+      if (use.role != Role::kReduceBuffer || reduced == reduced_.end()) continue;
       const auto& [slot, index] = reduced->second;
       slots_[slot][index].last_reader = id;
     }
   }
 
   const CheckedSchedule& schedule_;
-  Slots<WireGradient> slots_;
+  Slots<ReduceBuffer> slots_;
   std::map<int64_t, std::pair<int, size_t>> reduced_;  // by BufferId: slot and index of its last reduction
   std::vector<CommandId> first_writer_;                // by BufferId, since its last reduction
   std::vector<bool> carried_;                          // by BufferId: started with, not yet reduced
@@ -111,6 +111,6 @@ Slots<Copy> WeightSlots(const CheckedSchedule& schedule) {
   return slots;
 }
 
-Slots<WireGradient> GradientSlots(const CheckedSchedule& schedule) { return GradientSweep(schedule).Run(); }
+Slots<ReduceBuffer> GradientSlots(const CheckedSchedule& schedule) { return GradientSweep(schedule).Run(); }
 
 }  // namespace reprise::internal

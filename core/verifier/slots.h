@@ -31,8 +31,8 @@ struct Copy {
 // In issue order of the gathers.
 Slots<Copy> WeightSlots(const CheckedSchedule& schedule);
 
-// A wire gradient in a gradient slot.
-struct WireGradient {
+// A reduce buffer in a gradient slot.
+struct ReduceBuffer {
   UnitId unit;
   BufferId buffer;
   CommandId first_writer;  // invalid: the schedule starts with it
@@ -41,7 +41,7 @@ struct WireGradient {
 };
 
 // In issue order of the first writers. Gradients reduced from persistent buffers take no slot.
-Slots<WireGradient> GradientSlots(const CheckedSchedule& schedule);
+Slots<ReduceBuffer> GradientSlots(const CheckedSchedule& schedule);
 
 // The buffer that an all-gather assigns; invalid if it assigns none.
 BufferId GatheredBuffer(const ScheduledCommand& gather);

@@ -70,11 +70,11 @@ int CarriedPosition(const CheckedSchedule& schedule) {
 }
 
 // What the schedule starts with is reduced, before it is written again, as a gradient of the replay before.
-absl::Status CheckStartReductions(const CheckedSchedule& schedule, const Slots<WireGradient>& slots) {
+absl::Status CheckStartReductions(const CheckedSchedule& schedule, const Slots<ReduceBuffer>& slots) {
   for (const OutstandingReduction& reduction : schedule.schedule().start.outstanding) {
-    const absl::Span<const WireGradient> slot = InSlot(slots, reduction.slot);
-    const auto gradient = std::find_if(slot.begin(), slot.end(), [&](const WireGradient& other) {
-      return other.unit == reduction.unit && other.buffer == reduction.wire && !other.first_writer.valid();
+    const absl::Span<const ReduceBuffer> slot = InSlot(slots, reduction.slot);
+    const auto gradient = std::find_if(slot.begin(), slot.end(), [&](const ReduceBuffer& other) {
+      return other.unit == reduction.unit && other.buffer == reduction.buffer && !other.first_writer.valid();
     });
     const std::string start =
         absl::StrCat("the start state leaves the reduction of ", NameOfUnit(schedule.plan(), reduction.unit),
@@ -88,11 +88,11 @@ absl::Status CheckStartReductions(const CheckedSchedule& schedule, const Slots<W
   return absl::OkStatus();
 }
 
-absl::Status CheckEndReductions(const CheckedSchedule& schedule, const Slots<WireGradient>& slots) {
+absl::Status CheckEndReductions(const CheckedSchedule& schedule, const Slots<ReduceBuffer>& slots) {
   for (const OutstandingReduction& reduction : schedule.schedule().end.outstanding) {
-    const absl::Span<const WireGradient> slot = InSlot(slots, reduction.slot);
-    const auto gradient = std::find_if(slot.begin(), slot.end(), [&](const WireGradient& other) {
-      return other.buffer == reduction.wire && !other.reduce.valid();
+    const absl::Span<const ReduceBuffer> slot = InSlot(slots, reduction.slot);
+    const auto gradient = std::find_if(slot.begin(), slot.end(), [&](const ReduceBuffer& other) {
+      return other.buffer == reduction.buffer && !other.reduce.valid();
     });
     if (gradient == slot.end()) {
       return absl::InternalError(absl::StrCat(
@@ -100,7 +100,7 @@ absl::Status CheckEndReductions(const CheckedSchedule& schedule, const Slots<Wir
           reduction.slot, ", but the schedule writes no gradient there that it does not reduce"));
     }
     REPRISE_RETURN_IF_ERROR(
-        CheckWritten(schedule, reduction.wire, gradient->first_writer, WireBytes(schedule.plan(), reduction.unit)));
+        CheckWritten(schedule, reduction.buffer, gradient->first_writer, ReduceBytes(schedule.plan(), reduction.unit)));
   }
   return absl::OkStatus();
 }
@@ -112,13 +112,13 @@ absl::Status CheckPackedGradients(const CheckedSchedule& schedule) {
   for (size_t i = 0; i < data.commands.size(); ++i) {
     const Command& command = data.commands[i].command;
     for (const BufferUse& use : data.commands[i].uses) {
-      if (use.role != Role::kWire) continue;
+      if (use.role != Role::kReduceBuffer) continue;
       CommandId& pack = packed[use.buffer.value()];
       if (std::holds_alternative<PackGradients>(command)) pack = CommandId(static_cast<int64_t>(i));
       if (std::holds_alternative<ReduceScatter>(command)) pack = CommandId();
     }
   }
-  for (const OutstandingReduction& reduction : data.end.outstanding) packed[reduction.wire.value()] = CommandId();
+  for (const OutstandingReduction& reduction : data.end.outstanding) packed[reduction.buffer.value()] = CommandId();
   for (const CommandId pack : packed) {
     if (!pack.valid()) continue;
     return absl::InternalError(
@@ -127,14 +127,14 @@ absl::Status CheckPackedGradients(const CheckedSchedule& schedule) {
   return absl::OkStatus();
 }
 
-// Is a read of the unit's full gradient the one that hands on its sum? A reduction reads none but its unit's.
+// Is a read of the unit's unsharded gradient the one that hands on its sum? A reduction reads none but its unit's.
 bool Takes(const Command& command, UnitId unit) {
   const auto* const pack = std::get_if<PackGradients>(&command);
   return pack != nullptr ? pack->unit == unit : std::holds_alternative<ReduceScatter>(command);
 }
 
-// A full gradient is only added to until its unit is packed or reduced, which is so by the end unless the next graph
-// goes on with it.
+// A unsharded gradient is only added to until its unit is packed or reduced, which is so by the end unless the next
+// graph goes on with it.
 absl::Status CheckSum(const CheckedSchedule& schedule, UnitId unit, BufferId gradient,
                       const std::vector<ByteRange>& summed) {
   const Plan& plan = schedule.plan();
@@ -165,7 +165,7 @@ absl::Status CheckSum(const CheckedSchedule& schedule, UnitId unit, BufferId gra
   return status;
 }
 
-// By buffer: what the schedules that leave full gradients write there.
+// By buffer: what the schedules that leave unsharded gradients write there.
 std::vector<std::vector<ByteRange>> SummedBytes(const Plan& plan) {
   std::vector<std::vector<ByteRange>> bytes(plan.buffers.size());
   for (const Schedule& schedule : plan.schedules) {
@@ -184,11 +184,12 @@ absl::Status CheckFullGradients(const CheckedSchedule& schedule) {
   const std::vector<std::vector<ByteRange>> summed = SummedBytes(plan);
   for (size_t u = 0; u < plan.unit_buffers.size(); ++u) {
     const UnitId unit(static_cast<int64_t>(u));
-    const BufferId gradient = plan.unit_buffers[u].full_gradient;
+    const BufferId gradient = plan.unit_buffers[u].unsharded_gradient;
     if (!gradient.valid()) continue;
     REPRISE_RETURN_IF_ERROR(CheckSum(schedule, unit, gradient, summed[gradient.value()]));
     if (!schedule.schedule().end.gradients || schedule.schedule().start.gradients) continue;
-    REPRISE_RETURN_IF_ERROR(CheckWritten(schedule, gradient, schedule.first_command(), FullGradientBytes(plan, unit)));
+    REPRISE_RETURN_IF_ERROR(
+        CheckWritten(schedule, gradient, schedule.first_command(), UnshardedGradientBytes(plan, unit)));
   }
   return absl::OkStatus();
 }
@@ -223,15 +224,15 @@ absl::Status CheckFollows(const Plan& plan, const Schedule& earlier, const Sched
                                             NameOfUnit(plan, reduction.unit), " in gradient slot ", reduction.slot));
   }
   if (earlier.end.gradients == later.start.gradients) return absl::OkStatus();
-  return absl::InternalError(absl::StrCat(start, later.start.gradients
-                                                     ? "it starts with full gradients, which the other does not leave"
-                                                     : "it does not take over the full gradients"));
+  return absl::InternalError(
+      absl::StrCat(start, later.start.gradients ? "it starts with unsharded gradients, which the other does not leave"
+                                                : "it does not take over the unsharded gradients"));
 }
 
 }  // namespace
 
 absl::Status CheckStates(const CheckedSchedule& schedule) {
-  const Slots<WireGradient> gradients = GradientSlots(schedule);
+  const Slots<ReduceBuffer> gradients = GradientSlots(schedule);
   REPRISE_RETURN_IF_ERROR(CheckEndResidents(schedule));
   REPRISE_RETURN_IF_ERROR(CheckStartReductions(schedule, gradients));
   REPRISE_RETURN_IF_ERROR(CheckEndReductions(schedule, gradients));

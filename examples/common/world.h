@@ -20,9 +20,9 @@ std::string AbslUnparseFlag(Device device);
 struct ProgramOptions {
   // kAuto: devices if this process sees one for each rank, otherwise the host.
   Device device = Device::kAuto;
-  int ranks = 0;  // 0: what the launcher says; without one, every device of this machine, or 2 host ranks
-  std::string cost_file = {};    // CudaWorldOptions::cost_file
-  bool share_device = false;     // CudaWorldOptions::share_device; kAuto then needs one device for all ranks
+  int ranks = 0;               // 0: what the launcher says; without one, every device of this machine, or 2 host ranks
+  std::string cost_file = {};  // CudaWorldOptions::cost_file
+  bool share_device = false;   // CudaWorldOptions::share_device; kAuto then needs one device for all ranks
 };
 
 // A world, or the exit code of a program that started itself once per rank and has nothing more to do. Under torchrun,

@@ -91,8 +91,8 @@ std::string OptionsTable(const Plan& plan, const PlanOptions& asked, bool traini
       {"residency", [&](PlanOptions& o) { o.residency = defaults.residency; }},
       {"reduce", [&](PlanOptions& o) { o.reduce = defaults.reduce; }},
       {"tail", [&](PlanOptions& o) { o.tail = defaults.tail; }},
-      {"wire", [&](PlanOptions& o) { o.wire = defaults.wire; }},
-      {"master", [&](PlanOptions& o) { o.master = defaults.master; }},
+      {"reduce_dtype", [&](PlanOptions& o) { o.reduce_dtype = defaults.reduce_dtype; }},
+      {"master", [&](PlanOptions& o) { o.master_dtype = defaults.master; }},
       {"transports", [&](PlanOptions& o) { o.transports.clear(); }}};
   for (const auto& [name, reset] : resets) {
     const auto named = [name = name](const internal::Field& field) { return field.name == name; };

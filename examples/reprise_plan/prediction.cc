@@ -30,8 +30,8 @@ TraceNotes NotesOn(const Plan& plan, const CostModel& costs, const std::string& 
        "each other"},
       {"rates", absl::StrFormat("per rank: %g TFLOP/s, memory %g GB/s, gathers %g GB/s, reductions %g GB/s; %g us for "
                                 "each collective, %g us for each other command",
-                                costs.flops / 1e12, costs.memory_bytes / 1e9, costs.gather_bytes / 1e9,
-                                costs.reduce_bytes / 1e9, costs.collective_us, costs.command_us)},
+                                costs.flops / 1e12, costs.memory_bandwidth / 1e9, costs.gather_bandwidth / 1e9,
+                                costs.reduce_bandwidth / 1e9, costs.collective_us, costs.command_us)},
       {"source", source}};
   if (costs.ranks.has_value() && plan.world_size() > *costs.ranks) {
     notes.push_back(

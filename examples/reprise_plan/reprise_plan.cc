@@ -43,7 +43,7 @@ ABSL_FLAG(int, microbatches, 1, "microbatches of a step, for summary, json, time
 ABSL_FLAG(OptionalInt, prefetch_depth, absl::nullopt, "calls that a gather may run ahead; unset: 1");
 ABSL_FLAG(OptionalInt, weight_slots, absl::nullopt,
           "gathered copies that live at once; unset: 2, or what a call needs");
-ABSL_FLAG(OptionalInt, gradient_slots, absl::nullopt, "wire gradients that live at once; unset: 2, or what is needed");
+ABSL_FLAG(OptionalInt, gradient_slots, absl::nullopt, "reduce buffers that live at once; unset: 2, or what is needed");
 ABSL_FLAG(OptionalInt, microbatches_per_graph, absl::nullopt, "microbatches of one graph; unset: 1");
 ABSL_FLAG(std::string, residency, "on", "on: slots keep weights until something else needs them; off");
 ABSL_FLAG(std::string, reduce, "each",
@@ -53,7 +53,7 @@ ABSL_FLAG(
     std::string, transport, "auto",
     "auto (here default: only GPUs measure), default, symmetric, copy_engine, or several, by the bytes of a unit's "
     "gathered copy, as in symmetric,4194304:copy_engine");
-ABSL_FLAG(std::string, wire, "bf16", "bf16 or f32: of gradients in a reduction");
+ABSL_FLAG(std::string, reduce_dtype, "bf16", "bf16 or f32: of gradients in a reduction");
 ABSL_FLAG(std::string, master, "f32", "bf16 or f32: of master weights");
 ABSL_FLAG(bool, forward, false, "plan forward only");
 ABSL_FLAG(bool, verify, true, "prove the plan safe before printing it");
@@ -118,8 +118,8 @@ absl::StatusOr<PlanOptions> ReadOptions() {
                            Choose<Tail>(FLAGS_tail, {{"graph", Tail::kInGraph}, {"carried", Tail::kCarried}}));
   REPRISE_ASSIGN_OR_RETURN(options.transports,
                            Named("--transport", TransportChoicesFromText(absl::GetFlag(FLAGS_transport))));
-  REPRISE_ASSIGN_OR_RETURN(options.wire, Choose<DType>(FLAGS_wire, dtypes));
-  REPRISE_ASSIGN_OR_RETURN(options.master, Choose<DType>(FLAGS_master, dtypes));
+  REPRISE_ASSIGN_OR_RETURN(options.reduce_dtype, Choose<DType>(FLAGS_wire, dtypes));
+  REPRISE_ASSIGN_OR_RETURN(options.master_dtype, Choose<DType>(FLAGS_master, dtypes));
   return options;
 }
 

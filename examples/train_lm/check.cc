@@ -29,17 +29,17 @@ absl::Status Compare(const std::string& what, size_t element, double actual, dou
 
 absl::StatusOr<std::unique_ptr<ReferenceCheck>> ReferenceCheck::Create(std::shared_ptr<World> world,
                                                                        const LanguageModel& model,
-                                                                       const AdamW& optimizer, DType wire) {
+                                                                       const AdamW& optimizer, DType reduce_dtype) {
   auto check = std::make_unique<ReferenceCheck>();
   REPRISE_ASSIGN_OR_RETURN(check->parameters_, ShardedParameters::Create(std::move(world), model.model));
   TrainOptions options;
-  options.run.plan.wire = DType::kFloat32;
+  options.run.plan.reduce_dtype = DType::kFloat32;
   REPRISE_ASSIGN_OR_RETURN(check->session_,
                            TrainSession::Create(check->parameters_, model.model, model.compute, options));
   check->tokens_ = model.tokens;
   check->labels_ = model.labels;
   check->optimizer_ = optimizer;
-  check->wire_roundoff_ = wire == DType::kBFloat16 ? 0x1p-9 : kRoundoff;
+  check->reduce_roundoff_ = reduce_dtype == DType::kBFloat16 ? 0x1p-9 : kRoundoff;
   for (const Parameter& parameter : model.model.parameters()) {
     Reference& reference = check->references_[parameter.spec.name];
     const size_t elements = static_cast<size_t>(NumElements(parameter.spec.shape));
@@ -79,7 +79,7 @@ absl::Status ReferenceCheck::AddMicrobatch(const Batch& batch) {
 
 absl::Status ReferenceCheck::CompareGradients(TrainSession& session) {
   ++steps_;
-  const double bound = (microbatches_ + 1) * kRoundoff + 2 * wire_roundoff_;
+  const double bound = (microbatches_ + 1) * kRoundoff + 2 * reduce_roundoff_;
   for (auto& [name, reference] : references_) {
     REPRISE_ASSIGN_OR_RETURN(const std::vector<float> gradient, session.ReadGradient(name));
     for (size_t i = 0; i < gradient.size(); ++i) {

@@ -18,8 +18,8 @@ namespace reprise::examples {
 // One per training run. Every step restarts from the sharded weights, so errors do not pile up.
 //
 // Gradient: the reference runs each of the n microbatches of all ranks by itself and adds their gradients g in fp64.
-// The sharded sum rounds each g once to the wire dtype (unit roundoff w) and makes at most n - 1 additions, one
-// division and, for the default transport, one rounding of the reduced part, in fp32 (u = 2^-24) or wire dtype:
+// The sharded sum rounds each g once to the reduce dtype (unit roundoff w) and makes at most n - 1 additions, one
+// division and, for the default transport, one rounding of the reduced part, in fp32 (u = 2^-24) or reduce dtype:
 //   |difference| <= ((n + 1) u + 2 w) sum |g| / divisor.
 // Update: AdamW in fp64 from the sharded gradients. Each moment is an exponential mean whose rounding is at most
 // 3 u min(t, 1 / (1 - beta)) of the mean of |g| or g^2, and the quotient adds 8 u:
@@ -32,7 +32,7 @@ class ReferenceCheck {
   // the bounds.
   static absl::StatusOr<std::unique_ptr<ReferenceCheck>> Create(std::shared_ptr<World> world,
                                                                 const LanguageModel& model, const AdamW& optimizer,
-                                                                DType wire);
+                                                                DType reduce_dtype);
 
   // Before a step's first microbatch: takes over the sharded weights.
   absl::Status Start(const ShardedParameters& parameters);
@@ -59,7 +59,7 @@ class ReferenceCheck {
   std::unique_ptr<TrainSession> session_;
   TensorId tokens_, labels_;
   AdamW optimizer_;
-  double wire_roundoff_ = 0;
+  double reduce_roundoff_ = 0;
   std::map<std::string, Reference> references_;
   int microbatches_ = 0;
   int64_t steps_ = 0;

@@ -233,13 +233,13 @@ absl::StatusOr<int> Main() {
                            ShardedParameters::Create(world, model.model));
   REPRISE_RETURN_IF_ERROR(parameters->Initialize(LanguageModelInitializer(run.seed, run.model.depth)));
   TrainOptions options;
-  options.run.plan.wire = DType::kFloat32;
+  options.run.plan.reduce_dtype = DType::kFloat32;
   options.optimizer = AdamW{.beta2 = 0.99f};
   options.clip_norm = run.check ? std::optional<float>() : 1.0f;  // the check follows the unclipped update
   REPRISE_ASSIGN_OR_RETURN(std::unique_ptr<TrainSession> session,
                            TrainSession::Create(parameters, model.model, model.compute, options));
   RunOptions forward_options;
-  forward_options.plan.wire = DType::kFloat32;
+  forward_options.plan.reduce_dtype = DType::kFloat32;
   REPRISE_ASSIGN_OR_RETURN(
       std::unique_ptr<ForwardSession> forward,
       ForwardSession::Create(parameters,

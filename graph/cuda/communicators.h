@@ -39,7 +39,7 @@ class Communicators {
   absl::Status Split(Lane lane, ncclComm_t parent);
   // Null if it was not made, or is no more.
   ncclComm_t at(Lane lane) const { return communicators_[static_cast<size_t>(lane)]; }
-  // Makes the lane's collectives leave the device.
+  // Aborts the lane's collectives.
   void Abort(Lane lane) { End(lane, ncclCommAbort); }
   // Leaves all to NCCL: an abort would wait for what cannot end.
   void Forget() { communicators_ = {}; }
@@ -88,7 +88,7 @@ class Communicators {
   void SetPeerFlags() { flags_.SetAll(); }
 
   // ---- what may wait on the device ----
-  // From now on collectives may be launched that nothing makes leave the device while they wait for a rank: those on
+  // From now on collectives may be launched that nothing aborts while they wait for a rank: those on
   // windows look at no flag of NCCL's.
   void AllowEndlessWaits() { endless_waits_ = true; }
   bool endless_waits() const { return endless_waits_; }

@@ -43,8 +43,10 @@ class Collectives {
     for (const BufferUse& received : uses_.All(Role::kReceived)) {
       const FlatGroup& group = GroupAt(reduce.unit, received.id);
       if (group.shard_elements == 0) continue;
-      REPRISE_ASSIGN_OR_RETURN(const std::byte* const wire, uses_.Address<const std::byte>(Role::kWire, received.id));
-      parts.push_back({wire, uses_.Pointer<std::byte>(received), group.shard_elements, bindings_.plan->wire(group)});
+      REPRISE_ASSIGN_OR_RETURN(const std::byte* const reduce_buffer,
+                               uses_.Address<const std::byte>(Role::kReduceBuffer, received.id));
+      parts.push_back({reduce_buffer, uses_.Pointer<std::byte>(received), group.shard_elements,
+                       bindings_.plan->reduce_dtype(group)});
     }
     return transport->Exchange(lane_, parts, reduce.sum);
   }

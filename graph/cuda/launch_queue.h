@@ -33,7 +33,7 @@ class LaunchQueue {
   absl::Status Admit();
   absl::Status Launched(bool is_graph);
   // Waits until all that was launched is done, launch by launch, or what came before an event on the launch stream. If
-  // a rank goes away, or one launch takes longer than the deadline, collectives are made to leave the device, and this
+  // a rank goes away, or one launch takes longer than the deadline, collectives are aborted, and this
   // error is final.
   absl::Status Wait();
   absl::Status WaitFor(cudaEvent_t event);

@@ -84,13 +84,13 @@ class Collectives {
       std::vector<std::function<void()>> steps;
       for (const BufferUse& received : UsesOf(rank).All(Role::kReceived)) {
         const FlatGroup& group = GroupAt(reduce.unit, received.id);
-        const DType dtype = plan.wire(group);
+        const DType dtype = plan.reduce_dtype(group);
         const int64_t part_bytes = group.shard_elements * SizeOf(dtype);
         std::vector<const std::byte*> sources;
         for (int source = 0; source < ranks(); ++source) {
-          REPRISE_ASSIGN_OR_RETURN(const std::byte* const wire,
-                                   UsesOf(source).Address<const std::byte>(Role::kWire, received.id));
-          sources.push_back(wire + rank * part_bytes);
+          REPRISE_ASSIGN_OR_RETURN(const std::byte* const reduce_buffer,
+                                   UsesOf(source).Address<const std::byte>(Role::kReduceBuffer, received.id));
+          sources.push_back(reduce_buffer + rank * part_bytes);
         }
         std::byte* const to = UsesOf(rank).Pointer<std::byte>(received);
         switch (reduce.sum) {

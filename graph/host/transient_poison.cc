@@ -8,7 +8,7 @@ namespace reprise::internal {
 TransientPoison::TransientPoison(const HostRecording& recording)
     : recording_(recording), is_full_gradient_(recording.bindings->plan->buffers.size(), false) {
   for (const UnitBuffers& unit : recording_.bindings->plan->unit_buffers) {
-    if (unit.full_gradient.valid()) is_full_gradient_[unit.full_gradient.value()] = true;
+    if (unit.unsharded_gradient.valid()) is_full_gradient_[unit.unsharded_gradient.value()] = true;
   }
   FindLives();
   std::vector<int> commands;
@@ -19,9 +19,9 @@ TransientPoison::TransientPoison(const HostRecording& recording)
 std::vector<BufferId> TransientPoison::BuffersOf(const ScheduleState& state) const {
   std::vector<BufferId> buffers;
   for (const Resident& resident : state.residents) buffers.push_back(resident.buffer);
-  for (const OutstandingReduction& reduction : state.outstanding) buffers.push_back(reduction.wire);
+  for (const OutstandingReduction& reduction : state.outstanding) buffers.push_back(reduction.buffer);
   for (const UnitBuffers& unit : recording_.bindings->plan->unit_buffers) {
-    if (state.gradients && unit.full_gradient.valid()) buffers.push_back(unit.full_gradient);
+    if (state.gradients && unit.unsharded_gradient.valid()) buffers.push_back(unit.unsharded_gradient);
   }
   return buffers;
 }

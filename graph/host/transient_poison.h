@@ -9,9 +9,9 @@
 
 namespace reprise::internal {
 
-// For one replay of a schedule, on memory of the transient storages and full gradients. The life of a value goes from
-// its first use, in issue order, to the last one; an all-gather that assigns a buffer starts another life of it. The
-// buffers that the schedule ends with keep their last value.
+// For one replay of a schedule, on memory of the transient storages and unsharded gradients. The life of a value goes
+// from its first use, in issue order, to the last one; an all-gather that assigns a buffer starts another life of it.
+// The buffers that the schedule ends with keep their last value.
 class TransientPoison {
  public:
   explicit TransientPoison(const HostRecording& recording);
@@ -36,7 +36,7 @@ class TransientPoison {
   };
 
   const Buffer& BufferOf(BufferId id) const { return recording_.bindings->plan->buffer(id); }
-  // Full gradients are persistent, but hold nothing between their reduction and the next step.
+  // Unsharded gradients are persistent, but hold nothing between their reduction and the next step.
   bool IsPoisoned(BufferId id) const { return IsTransient(BufferOf(id).storage) || is_full_gradient_[id.value()]; }
   std::vector<BufferId> BuffersOf(const ScheduleState& state) const;
   Range RangeOf(BufferId id) const;

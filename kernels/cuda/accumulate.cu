@@ -198,7 +198,7 @@ __global__ void __launch_bounds__(kThreads) AccumulateKernel(Arguments<W> a, Lau
 
 cudaError_t LaunchReduceAccumulate(const LaunchPlace& place, const ReduceAccumulateArguments& a) {
   const int64_t range = NormRangeElements(a.elements);
-  return WithElement(a.wire_dtype, [&](auto type) {
+  return WithElement(a.reduce_dtype, [&](auto type) {
     using W = decltype(type);
     Arguments<W> launch = {.control = a.mode == AccumulateMode::kByMicrobatch ? a.control : nullptr,
                            .position = a.position,

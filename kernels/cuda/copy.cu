@@ -48,12 +48,12 @@ cudaError_t LaunchCopy(const LaunchPlace& place, const CopyArguments& a) {
 }
 
 cudaError_t LaunchPack(const LaunchPlace& place, const PackArguments& a) {
-  return WithFromAndTo(a.gradient_dtype, a.wire_dtype, [&](auto from_type, auto to_type) {
+  return WithFromAndTo(a.gradient_dtype, a.reduce_dtype, [&](auto from_type, auto to_type) {
     using A = decltype(from_type);
     using Out = decltype(to_type);
     constexpr int N = kPerVector<A> < kPerVector<Out> ? kPerVector<A> : kPerVector<Out>;
     const A* from = static_cast<const A*>(a.gradient);
-    Out* to = static_cast<Out*>(a.wire) + a.wire_element;
+    Out* to = static_cast<Out*>(a.reduce_buffer) + a.reduce_element;
     if (a.rows == 1) {
       return Map<Second::kNone, A, Out>(place.stream, a.columns, from, nullptr, 0, to, /*add=*/false, Identity());
     }

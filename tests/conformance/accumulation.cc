@@ -26,7 +26,7 @@ constexpr PlanOptions kVariants[] = {{},
                                      {.tail = Tail::kCarried},
                                      {.microbatches_per_graph = 2, .tail = Tail::kCarried},
                                      {.reduce = Reduce::kOncePerStep},
-                                     {.reduce = Reduce::kOncePerStep, .wire = DType::kFloat32}};
+                                     {.reduce = Reduce::kOncePerStep, .reduce_dtype = DType::kFloat32}};
 
 // The same input in every microbatch.
 double SameInput(int rank, int64_t, TensorId tensor, int64_t element) {
@@ -70,9 +70,10 @@ TEST_P(ConformanceTest, AccumulationAddsUpTheMicrobatchesOfAStep) {
 
 TEST_P(ConformanceTest, AccumulationOncePerStepAddsUpTheMicrobatchesOfAStep) {
   const Classifier classifier = MakeClassifier(2, DType::kBFloat16);
-  for (const DType wire : {DType::kBFloat16, DType::kFloat32}) {
+  for (const DType reduce_dtype : {DType::kBFloat16, DType::kFloat32}) {
     REPRISE_ASSERT_OK_AND_ASSIGN(
-        const Plan plan, PlanTraining(classifier.model, ranks(), {.reduce = Reduce::kOncePerStep, .wire = wire}));
+        const Plan plan,
+        PlanTraining(classifier.model, ranks(), {.reduce = Reduce::kOncePerStep, .reduce_dtype = reduce_dtype}));
     REPRISE_ASSERT_OK_AND_ASSIGN(const std::unique_ptr<PlanRunner> runner,
                                  NewRunner(plan, classifier.compute, ClassifierParameter));
     ASSERT_THAT(Accumulate(*runner, 1, SameInput), IsOk());

@@ -112,10 +112,11 @@ TEST_P(ConformanceTest, CollectivesReduceGradientsToTheirOwners) {
   std::vector<PlanOptions> plans;
   for (const Transport transport : {Transport::kNccl, Transport::kSymmetric, Transport::kCopyEngine}) {
     for (const Reduce reduce : {Reduce::kEveryMicrobatch, Reduce::kOncePerStep}) {
-      for (const DType wire : {DType::kFloat32, DType::kBFloat16}) {
-        plans.push_back({.reduce = reduce, .transports = EveryUnit(transport), .wire = wire});
+      for (const DType reduce_dtype : {DType::kFloat32, DType::kBFloat16}) {
+        plans.push_back({.reduce = reduce, .transports = EveryUnit(transport), .reduce_dtype = reduce_dtype});
         if (!TraitsOf(transport).adds) continue;
-        plans.push_back({.reduce = reduce, .transports = EveryUnit(transport), .sum = Sum::kNccl, .wire = wire});
+        plans.push_back(
+            {.reduce = reduce, .transports = EveryUnit(transport), .sum = Sum::kNccl, .reduce_dtype = reduce_dtype});
       }
     }
   }
@@ -137,8 +138,9 @@ TEST_P(ConformanceTest, CollectivesReduceGradientsToTheirOwners) {
           expected[segment.shard_element + i] = Reductions::Expected(ranks(), segment.parameter_element + i, kColumns);
         }
       }
-      EXPECT_EQ(sums, expected) << ToText(options.transports) << ", wire " << Name(options.wire) << ", once per step "
-                                << (options.reduce == Reduce::kOncePerStep) << ", local rank " << local;
+      EXPECT_EQ(sums, expected) << ToText(options.transports) << ", reduce_dtype " << Name(options.reduce_dtype)
+                                << ", once per step " << (options.reduce == Reduce::kOncePerStep) << ", local rank "
+                                << local;
     }
   }
 }
@@ -155,9 +157,11 @@ TEST_P(ConformanceTest, CollectivesOfExchangesAddUpInRankOrder) {
       {.transports = EveryUnit(Transport::kNccl)},
       {.transports = EveryUnit(Transport::kSymmetric)},
       {.transports = EveryUnit(Transport::kCopyEngine)},
-      {.reduce = Reduce::kOncePerStep, .transports = EveryUnit(Transport::kNccl), .wire = DType::kFloat32},
-      {.reduce = Reduce::kOncePerStep, .transports = EveryUnit(Transport::kSymmetric), .wire = DType::kFloat32},
-      {.reduce = Reduce::kOncePerStep, .transports = EveryUnit(Transport::kCopyEngine), .wire = DType::kFloat32}};
+      {.reduce = Reduce::kOncePerStep, .transports = EveryUnit(Transport::kNccl), .reduce_dtype = DType::kFloat32},
+      {.reduce = Reduce::kOncePerStep, .transports = EveryUnit(Transport::kSymmetric), .reduce_dtype = DType::kFloat32},
+      {.reduce = Reduce::kOncePerStep,
+       .transports = EveryUnit(Transport::kCopyEngine),
+       .reduce_dtype = DType::kFloat32}};
   for (const PlanOptions& options : plans) {
     REPRISE_ASSERT_OK_AND_ASSIGN(const Plan plan, PlanTraining(m.model, ranks(), options));
     const absl::StatusOr<std::unique_ptr<PlanRunner>> runner =

@@ -64,7 +64,7 @@ Classifier MakeClassifier(int units, DType dtype) {
     const ParameterId w = b.AddParameter(unit, {.name = absl::StrCat("u", i, ".w"),
                                                 .shape = {kWidth, kWidth},
                                                 .dtype = dtype,
-                                                .wire = i % 2 == 0 ? DType::kFloat32 : DType::kBFloat16});
+                                                .reduce_dtype = i % 2 == 0 ? DType::kFloat32 : DType::kBFloat16});
     const TensorId h = b.AddActivation({.name = absl::StrCat("h", i), .shape = {kRows, kWidth}, .dtype = dtype});
     const TensorId y = b.AddActivation({.name = absl::StrCat("y", i), .shape = {kRows, kWidth}, .dtype = dtype});
     const CallId call = b.AddCall({.name = absl::StrCat("c", i),

@@ -92,7 +92,7 @@ absl::Status PlanRunner::WriteParameters(const ParameterValue& value) {
         const UnitBuffers& buffers = plan().unit_buffers[u];
         REPRISE_RETURN_IF_ERROR(WriteFloats(local, buffers.weights[g], groups[g].dtype, shard));
         if (buffers.masters[g] == buffers.weights[g]) continue;
-        REPRISE_RETURN_IF_ERROR(WriteFloats(local, buffers.masters[g], plan().options.master, shard));
+        REPRISE_RETURN_IF_ERROR(WriteFloats(local, buffers.masters[g], plan().options.master_dtype, shard));
       }
     }
   }
@@ -173,14 +173,14 @@ absl::StatusOr<std::string> PlanRunner::Read(int local, BufferId buffer) {
 }
 
 absl::StatusOr<std::string> PlanRunner::ReadAll() {
-  std::set<BufferId> full_gradients;
-  for (const UnitBuffers& unit : plan().unit_buffers) full_gradients.insert(unit.full_gradient);
+  std::set<BufferId> unsharded_gradients;
+  for (const UnitBuffers& unit : plan().unit_buffers) unsharded_gradients.insert(unit.unsharded_gradient);
   std::string all;
   for (int local = 0; local < num_local(); ++local) {
     for (size_t b = 0; b < plan().buffers.size(); ++b) {
       const BufferId id(static_cast<int64_t>(b));
       const Storage storage = plan().buffers[b].storage;
-      if (IsTransient(storage) || storage == Storage::kExternal || full_gradients.count(id) > 0) continue;
+      if (IsTransient(storage) || storage == Storage::kExternal || unsharded_gradients.count(id) > 0) continue;
       REPRISE_ASSIGN_OR_RETURN(const std::string bytes, Read(local, id));
       all += bytes;
     }

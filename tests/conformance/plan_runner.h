@@ -59,7 +59,7 @@ class PlanRunner {
     std::copy_n(bytes->data(), values.size() * sizeof(T), reinterpret_cast<char*>(values.data()));
     return values;
   }
-  // Waits. All persistent bytes of all local ranks but those of full gradients, which hold nothing once they are
+  // Waits. All persistent bytes of all local ranks but those of unsharded gradients, which hold nothing once they are
   // reduced: what a run leaves behind.
   absl::StatusOr<std::string> ReadAll();
 

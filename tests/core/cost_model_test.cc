@@ -66,9 +66,9 @@ TEST(EstimateFlopsTest, RowsAreOfTheInputWhereEveryOutputIsAScalar) {
 // One byte, or one FLOP, takes a microsecond in compute, 4 when gathered and 5 when reduced.
 CostModel SlowCosts() {
   return {.flops = 1e6,
-          .memory_bytes = 1e6,
-          .gather_bytes = 0.25e6,
-          .reduce_bytes = 0.2e6,
+          .memory_bandwidth = 1e6,
+          .gather_bandwidth = 0.25e6,
+          .reduce_bandwidth = 0.2e6,
           .collective_us = 1000,
           .command_us = 100,
           .calls = {{"c0", {.forward = 10, .backward = 20}}}};
@@ -138,7 +138,7 @@ TEST(PredictTimelineTest, EveryCommandTakesWhatTheModelSaysOnceItsLaneAndWaitsAr
   }
 }
 
-// Of its wire gradient, which it names whole, a rank adds its own part to what it received.
+// Of its reduce buffer, which it names whole, a rank adds its own part to what it received.
 TEST(PredictTimelineTest, AnAccumulateReadsOnePartOfEachRank) {
   constexpr int kRanks = 4;
   constexpr double kShard = 512 * 512 / kRanks, kRanges = 4;
@@ -146,7 +146,7 @@ TEST(PredictTimelineTest, AnAccumulateReadsOnePartOfEachRank) {
   REPRISE_ASSERT_OK_AND_ASSIGN(const Plan plan,
                                PlanTraining(model, kRanks, {.transports = EveryUnit(Transport::kCopyEngine)}));
   REPRISE_ASSERT_OK_AND_ASSIGN(const Timeline timeline,
-                               PredictTimeline(plan, {plan.first}, {.memory_bytes = 1e6, .command_us = 0}));
+                               PredictTimeline(plan, {plan.first}, {.memory_bandwidth = 1e6, .command_us = 0}));
   int accumulates = 0;
   for (const CommandSpan& span : timeline.spans) {
     const Command& command = plan.schedules[plan.first].commands[span.command.value()].command;
@@ -172,9 +172,9 @@ TEST(PredictTimelineTest, RefusesWhatItCannotPredict) {
   refuses({0, 2}, {}, "there is no schedule 2 to predict; the plan has 2");
   refuses({-1}, {}, "there is no schedule -1 to predict");
   refuses({0}, {.flops = 0}, "flops is 0; give a positive number");
-  refuses({0}, {.memory_bytes = -1}, "memory_bytes is -1");
-  refuses({0}, {.gather_bytes = std::numeric_limits<double>::quiet_NaN()}, "gather_bytes is nan");
-  refuses({0}, {.reduce_bytes = std::numeric_limits<double>::infinity()}, "reduce_bytes is inf");
+  refuses({0}, {.memory_bandwidth = -1}, "memory_bandwidth is -1");
+  refuses({0}, {.gather_bandwidth = std::numeric_limits<double>::quiet_NaN()}, "gather_bandwidth is nan");
+  refuses({0}, {.reduce_bandwidth = std::numeric_limits<double>::infinity()}, "reduce_bandwidth is inf");
   refuses({0}, {.collective_us = -1}, "collective_us is -1; give a finite number of at least 0");
   refuses({0}, {.command_us = -1}, "command_us is -1");
   refuses({0}, {.calls = {{"c0", {.forward = -1}}}}, "forward of call \"c0\" is -1");

@@ -60,7 +60,7 @@ std::vector<std::string> ParametersOf(const Plan& plan, const ScheduledCommand& 
 // Does a reduce-scatter read the very bytes that backward writes?
 bool IsReduced(const Plan& plan, const BufferUse& written) {
   const auto reads = [&](const BufferUse& use) {
-    return use.role == Role::kWire && use.id == plan.layout.parameters[written.id].group &&
+    return use.role == Role::kReduceBuffer && use.id == plan.layout.parameters[written.id].group &&
            use.buffer == written.buffer && use.offset <= written.offset &&
            written.offset + written.num_bytes <= use.offset + use.num_bytes;
   };
@@ -90,16 +90,16 @@ std::vector<PackCase> PackCases() {
   const std::vector<TestUnit> tied = {{{{"a", {4, 4}, kBF16}}, 2}};
   const std::vector<TestUnit> tied_mixed = {{{{"w", {4, 4}, kBF16}, {"scale", {4}, kF32}}, 2}};
   return {
-      {"GradientsInWireDtype", bf16, {}, {"b", "a"}},
-      {"FloatsInAFloatWire", f32, {.wire = kF32}, {"b", "a"}},
-      {"FloatsInABFloat16Wire", f32, {}, {}, {{"b"}, {"a"}}},
-      {"BFloat16InAFloatWire", bf16, {.wire = kF32}, {}, {{"b"}, {"a"}}},
+      {"GradientsInReduceDtype", bf16, {}, {"b", "a"}},
+      {"FloatsReducedInFloats", f32, {.reduce_dtype = kF32}, {"b", "a"}},
+      {"FloatsReducedInBFloat16", f32, {}, {}, {{"b"}, {"a"}}},
+      {"BFloat16ReducedInFloats", bf16, {.reduce_dtype = kF32}, {}, {{"b"}, {"a"}}},
       {"SeveralMicrobatches", bf16, {.microbatches_per_graph = 2}, {"b", "a"}},
       {"SeveralMicrobatchesPacked", f32, {.microbatches_per_graph = 2}, {}, {{"b"}, {"a"}}},
       {"Exchange", bf16, {.transports = EveryUnit(Transport::kCopyEngine)}, {"b", "a"}},
       {"CarriedTail", bf16, {.tail = Tail::kCarried}, {"b", "a"}},
       {"CarriedTailPacked", f32, {.tail = Tail::kCarried}, {}, {{"b"}, {"a"}}},
-      {"AWireOfTheParametersOwn", {{{{"a", {4}, kF32, true, kF32}, {"b", {4}, kF32}}}}, {}, {"a"}, {{"b"}}},
+      {"AReduceDTypeOfTheParametersOwn", {{{{"a", {4}, kF32, true, kF32}, {"b", {4}, kF32}}}}, {}, {"a"}, {{"b"}}},
       {"MixedGroups", mixed, {}, {"w", "v"}, {{"scale", "shift"}}},
       {"FrozenAndEmptyParameters",
        {{{{"frozen", {4}, kF32, false}, {"a", {4}, kBF16}, {"empty", {0}, kF32}}}},
@@ -109,34 +109,37 @@ std::vector<PackCase> PackCases() {
       {"TiedMixedGroups", tied_mixed, {}, {"w", "w"}, {{"scale"}}},
       {"OncePerStep", bf16, {.reduce = Reduce::kOncePerStep}, {}, {{"b"}, {"a"}}},
       {"OncePerStepTied", tied, {.reduce = Reduce::kOncePerStep}, {}, {{"a"}}},
-      {"OncePerStepInAFloatWire", f32, {.reduce = Reduce::kOncePerStep, .wire = kF32}, {"b", "a"}},
-      {"OncePerStepOfBFloat16InAFloatWire", bf16, {.reduce = Reduce::kOncePerStep, .wire = kF32}, {"b", "a"}},
-      {"OncePerStepOfSeveralMicrobatchesInAFloatWire",
+      {"OncePerStepReducedInFloats", f32, {.reduce = Reduce::kOncePerStep, .reduce_dtype = kF32}, {"b", "a"}},
+      {"OncePerStepOfBFloat16ReducedInFloats",
        bf16,
-       {.microbatches_per_graph = 3, .reduce = Reduce::kOncePerStep, .wire = kF32},
+       {.reduce = Reduce::kOncePerStep, .reduce_dtype = kF32},
+       {"b", "a"}},
+      {"OncePerStepOfSeveralMicrobatchesReducedInFloats",
+       bf16,
+       {.microbatches_per_graph = 3, .reduce = Reduce::kOncePerStep, .reduce_dtype = kF32},
        {"b", "a"}},
       {"OncePerStepInAnExchange",
        f32,
-       {.reduce = Reduce::kOncePerStep, .transports = EveryUnit(Transport::kSymmetric), .wire = kF32},
+       {.reduce = Reduce::kOncePerStep, .transports = EveryUnit(Transport::kSymmetric), .reduce_dtype = kF32},
        {"b", "a"}},
-      {"OncePerStepTiedInAFloatWire", tied, {.reduce = Reduce::kOncePerStep, .wire = kF32}, {"a", "a"}},
-      {"OncePerStepOfMixedGroupsInAFloatWire",
+      {"OncePerStepTiedReducedInFloats", tied, {.reduce = Reduce::kOncePerStep, .reduce_dtype = kF32}, {"a", "a"}},
+      {"OncePerStepOfMixedGroupsReducedInFloats",
        mixed,
-       {.reduce = Reduce::kOncePerStep, .wire = kF32},
+       {.reduce = Reduce::kOncePerStep, .reduce_dtype = kF32},
        {"w", "scale", "v", "shift"}},
-      {"OncePerStepInAWireOfTheParametersOwn",
+      {"OncePerStepInAReduceDTypeOfTheParametersOwn",
        {{{{"a", {4}, kF32, true, kF32}, {"b", {4}, kF32, true, kF32}}}, {{{"c", {4}, kF32}}}},
        {.reduce = Reduce::kOncePerStep},
        {"a", "b"},
        {{"c"}}},
-      {"OncePerStepInTwoWires",
+      {"OncePerStepInTwoReduceDTypes",
        {{{{"a", {4}, kF32, true, kF32}, {"b", {4}, kF32}}}},
        {.reduce = Reduce::kOncePerStep},
        {},
        {{"a", "b"}}},
       {"OncePerStepBesideFrozenAndEmptyParameters",
        {{{{"frozen", {4}, kF32, false, kBF16}, {"a", {4}, kBF16}, {"empty", {0}, kF32}}}},
-       {.reduce = Reduce::kOncePerStep, .wire = kF32},
+       {.reduce = Reduce::kOncePerStep, .reduce_dtype = kF32},
        {"a"}},
   };
 }
@@ -161,7 +164,7 @@ TEST_P(GradientPackTest, OnlyGradientsInAnotherDtypeArePacked) {
         packed.push_back(ParametersOf(plan, command, Role::kParameterGradient));
         std::set<int32_t> groups, written;
         for (const BufferUse& use : command.uses) {
-          if (use.role == Role::kWire) written.insert(use.id);
+          if (use.role == Role::kReduceBuffer) written.insert(use.id);
           if (use.role == Role::kParameterGradient) groups.insert(plan.layout.parameters[use.id].group);
         }
         EXPECT_EQ(written, groups);
@@ -183,7 +186,7 @@ TEST_P(GradientPackTest, OnlyGradientsInAnotherDtypeArePacked) {
   }
 }
 
-// ---- once per step, where the full gradient is ready for the wire ----
+// ---- once per step, where the unsharded gradient is ready to be reduced ----
 
 // Commands of the schedule that are of the unit, and of type T.
 template <class T>
@@ -203,7 +206,7 @@ std::vector<BufferUse> UsesAs(const ScheduledCommand& command, Role role) {
 }
 
 // A unit is reduced in place if its trainable groups all have float32 wires, and packed as a whole otherwise.
-TEST(GradientInPlaceTest, UnitsOfRandomModelsAreReducedInPlaceIfAllOfTheirWiresAreFloats) {
+TEST(GradientInPlaceTest, UnitsOfRandomModelsAreReducedInPlaceIfAllAreReducedInFloats) {
   constexpr int kSeeds = 200;
   int in_place = 0, packed = 0;
   for (int seed = 0; seed < kSeeds && !HasFailure(); ++seed) {
@@ -213,7 +216,7 @@ TEST(GradientInPlaceTest, UnitsOfRandomModelsAreReducedInPlaceIfAllOfTheirWiresA
     PlanOptions options = testing::RandomPlanOptions(random);
     options.reduce = Reduce::kOncePerStep;
     options.tail = Tail::kInGraph;
-    if (random.Chance(30)) options.wire = kF32;
+    if (random.Chance(30)) options.reduce_dtype = kF32;
     REPRISE_ASSERT_OK_AND_ASSIGN(const Plan plan, PlanTraining(model, static_cast<int>(1 + random.Below(4)), options));
     ASSERT_THAT(Verify(plan), IsOk());
     const Schedule& finish = plan.schedules[plan.finish];
@@ -223,45 +226,45 @@ TEST(GradientInPlaceTest, UnitsOfRandomModelsAreReducedInPlaceIfAllOfTheirWiresA
       if (reductions.empty()) continue;  // nothing to train
       ASSERT_EQ(reductions.size(), 1u);
       const bool floats = std::all_of(plan.layout.units[u].groups.begin(), plan.layout.units[u].groups.end(),
-                                      [&](const FlatGroup& g) { return !g.trainable || plan.wire(g) == kF32; });
+                                      [&](const FlatGroup& g) { return !g.trainable || plan.reduce_dtype(g) == kF32; });
       ++(floats ? in_place : packed);
       EXPECT_EQ(Of<PackGradients>(unit, finish).size(), floats ? 0u : 1u);
-      const BufferId full = plan.unit_buffers[u].full_gradient;
+      const BufferId full = plan.unit_buffers[u].unsharded_gradient;
       EXPECT_EQ(plan.buffer(full).storage, floats ? Storage::kGradients : Storage::kSession);
-      const std::vector<BufferUse> wire = UsesAs(reductions[0], Role::kWire);
-      for (const BufferUse& use : wire) EXPECT_EQ(use.buffer == full, floats);
+      const std::vector<BufferUse> reduced = UsesAs(reductions[0], Role::kReduceBuffer);
+      for (const BufferUse& use : reduced) EXPECT_EQ(use.buffer == full, floats);
       EXPECT_EQ(std::get<ReduceScatter>(reductions[0].command).slot == -1, floats);
       // An exchange leaves a rank's own part where the reduction read it.
-      const std::vector<BufferUse> own = UsesAs(Of<Accumulate>(unit, finish)[0], Role::kWire);
-      EXPECT_EQ(own, plan.unit_policies[u].sum == Sum::kRankOrder ? wire : std::vector<BufferUse>());
+      const std::vector<BufferUse> own = UsesAs(Of<Accumulate>(unit, finish)[0], Role::kReduceBuffer);
+      EXPECT_EQ(own, plan.unit_policies[u].sum == Sum::kRankOrder ? reduced : std::vector<BufferUse>());
     }
   }
   EXPECT_GT(in_place, kSeeds / 2);
   EXPECT_GT(packed, kSeeds / 2);
 }
 
-// Of three units of 4096 elements on two ranks, nothing stays gathered. A packed unit has a wire gradient in bfloat16.
-TEST(GradientInPlaceTest, NoWireGradientIsPlanned) {
+// Of three units of 4096 elements on two ranks, nothing stays gathered. A packed unit has a reduce buffer in bfloat16.
+TEST(GradientInPlaceTest, NoReduceBufferIsPlanned) {
   constexpr int64_t kUnits = 3, kElements = 4096;
   const Model model = StackModel(kUnits, {64, 64}, kBF16, 8).value();
   for (const Transport transport : {Transport::kNccl, Transport::kSymmetric, Transport::kCopyEngine}) {
-    for (const DType wire : {kF32, kBF16}) {
-      SCOPED_TRACE(absl::StrCat(Name(transport), ", wire ", Name(wire)));
+    for (const DType reduce_dtype : {kF32, kBF16}) {
+      SCOPED_TRACE(absl::StrCat(Name(transport), ", reduce_dtype ", Name(reduce_dtype)));
       REPRISE_ASSERT_OK_AND_ASSIGN(const Plan plan, PlanTraining(model, 2,
                                                                  {.weight_slots = 1,
                                                                   .residency = Residency::kOff,
                                                                   .reduce = Reduce::kOncePerStep,
                                                                   .transports = EveryUnit(transport),
-                                                                  .wire = wire}));
+                                                                  .reduce_dtype = reduce_dtype}));
       const auto bytes = [&](Storage storage) { return plan.memory.num_bytes[static_cast<int>(storage)]; };
-      const bool in_place = wire == kF32;
+      const bool in_place = reduce_dtype == kF32;
       EXPECT_EQ(bytes(Storage::kGradients), in_place ? kUnits * kElements * 4 : 0);
-      // One gathered copy; one received part of half a gradient; two wire gradients beside one.
-      const int64_t gathered = kElements * 2, received = kElements / 2 * SizeOf(wire);
+      // One gathered copy; one received part of half a gradient; two reduce buffers beside one.
+      const int64_t gathered = kElements * 2, received = kElements / 2 * SizeOf(reduce_dtype);
       EXPECT_EQ(bytes(Storage::kCommunicating),
-                std::max(gathered, in_place ? received : 2 * kElements * SizeOf(wire) + received));
+                std::max(gathered, in_place ? received : 2 * kElements * SizeOf(reduce_dtype) + received));
       const int64_t wires = std::count_if(plan.buffers.begin(), plan.buffers.end(),
-                                          [](const Buffer& buffer) { return buffer.name.rfind("wire.", 0) == 0; });
+                                          [](const Buffer& buffer) { return buffer.name.rfind("reduce.", 0) == 0; });
       EXPECT_EQ(wires, in_place ? 0 : kUnits);
       // In place `finish` is Begin, End and, for each unit, a reduction and its accumulate.
       EXPECT_EQ(plan.schedules[plan.finish].commands.size(), static_cast<size_t>(2 + kUnits * (in_place ? 2 : 3)));

@@ -69,15 +69,17 @@ class HandMadeSchedule {
     std::vector<CommandId> after;
     if (reduces_[slot].valid()) after.push_back(reduces_[slot]);
     const BufferId gradient = Local("gradient", options_.activation());
-    const BufferId wire = AddBuffer(plan_, "wire", Storage::kCommunicating, options_.wire());
+    const BufferId reduce_buffer = AddBuffer(plan_, "reduce_buffer", Storage::kCommunicating, options_.reduce_buffer());
     const BufferId received = AddBuffer(plan_, "received", Storage::kCommunicating, options_.received());
-    Read(builder_.Add(reprise::Backward{CallId(call)}, Lane::kCompute,
-                      {Whole(weights, Access::kRead), Whole(input, Access::kRead),
-                       Whole(output_gradient, Access::kRead), Whole(gradient, Access::kAssign),
-                       Whole(Local("scratch", options_.scratch()), Access::kAssign), Whole(wire, Access::kAssign)},
-                      after));
-    reduces_[slot] = builder_.Add(ReduceScatter{UnitId(call), 0, slot, Transport::kNccl, Sum::kNccl, AxisId(0)},
-                                  Lane::kReduceScatter, {Whole(wire, Access::kRead), Whole(received, Access::kAssign)});
+    Read(
+        builder_.Add(reprise::Backward{CallId(call)}, Lane::kCompute,
+                     {Whole(weights, Access::kRead), Whole(input, Access::kRead), Whole(output_gradient, Access::kRead),
+                      Whole(gradient, Access::kAssign), Whole(Local("scratch", options_.scratch()), Access::kAssign),
+                      Whole(reduce_buffer, Access::kAssign)},
+                     after));
+    reduces_[slot] =
+        builder_.Add(ReduceScatter{UnitId(call), 0, slot, Transport::kNccl, Sum::kNccl, AxisId(0)},
+                     Lane::kReduceScatter, {Whole(reduce_buffer, Access::kRead), Whole(received, Access::kAssign)});
     builder_.Add(Accumulate{UnitId(call)}, Lane::kReduceScatter, {Whole(received, Access::kRead)});
     return gradient;
   }

@@ -14,11 +14,11 @@ struct HandMadeOptions {
   int weight_slots = 2;
   int gradient_slots = 2;
   // Bytes of the next buffer.
-  std::function<int64_t()> weights, wire, received, activation, scratch;
+  std::function<int64_t()> weights, reduce_buffer, received, activation, scratch;
 };
 
 // "first" and "body": one unit for each call; activations are kept from forward to backward; gathers wait for their
-// slot; a wire gradient for each unit. The copy of unit 0 stays from graph to graph: body reads it first and gathers it
+// slot; a reduce buffer for each unit. The copy of unit 0 stays from graph to graph: body reads it first and gathers it
 // anew for its backward. Only buffers and schedules are filled.
 Plan HandMadePlan(const HandMadeOptions& options);
 

@@ -48,11 +48,11 @@ TEST(LayoutTest, ParametersStartAtAlignedElementsAndTheGroupIsPaddedToTheWorld) 
   EXPECT_THAT(layout.parameters, ElementsAre(ParameterPlace{0, 0}, ParameterPlace{0, 64}, ParameterPlace{0, 192}));
 }
 
-TEST(LayoutTest, GroupsDifferInDTypeWireAndTrainabilityInOrderOfFirstParameter) {
+TEST(LayoutTest, GroupsDifferInDTypeReduceDTypeAndTrainabilityInOrderOfFirstParameter) {
   const Model model = OneUnit({{.shape = {1}, .dtype = DType::kFloat32},
                                {.shape = {1}},
                                {.shape = {1}, .trainable = false},
-                               {.shape = {1}, .wire = DType::kFloat32},
+                               {.shape = {1}, .reduce_dtype = DType::kFloat32},
                                {.shape = {1}},
                                {.shape = {1}, .dtype = DType::kFloat32}});
   REPRISE_ASSERT_OK_AND_ASSIGN(const ModelLayout layout, LayOut(model, 1));
@@ -232,7 +232,7 @@ TEST(LayoutPropertyTest, PlacesAgreeWithGroupsAndGroupsDoNotOverlapInAGatheredCo
           const ParameterSpec& spec = model.parameter(placed.parameter).spec;
           EXPECT_EQ(placed.num_elements, NumElements(spec.shape));
           EXPECT_EQ(spec.dtype, unit.groups[g].dtype);
-          EXPECT_EQ(spec.wire, unit.groups[g].wire);
+          EXPECT_EQ(spec.reduce_dtype, unit.groups[g].reduce_dtype);
           EXPECT_EQ(spec.trainable, unit.groups[g].trainable);
         }
       }

@@ -72,7 +72,7 @@ std::vector<UseSet> Lives(const Plan& plan, const Schedule& schedule) {
       return std::any_of(state.residents.begin(), state.residents.end(),
                          [&](const Resident& r) { return r.buffer.value() == b; }) ||
              std::any_of(state.outstanding.begin(), state.outstanding.end(),
-                         [&](const OutstandingReduction& r) { return r.wire.value() == b; });
+                         [&](const OutstandingReduction& r) { return r.buffer.value() == b; });
     };
     UseSet life = {b, {}};
     if (holds(schedule.start)) life.commands.push_back(0);
@@ -122,7 +122,7 @@ HandMadeOptions RandomOptions(Random& random) {
           .weight_slots = 1 + static_cast<int>(random.Below(4)),
           .gradient_slots = 1 + static_cast<int>(random.Below(3)),
           .weights = bytes,
-          .wire = bytes,
+          .reduce_buffer = bytes,
           .received = bytes,
           .activation = bytes,
           .scratch = bytes};
@@ -134,7 +134,7 @@ HandMadeOptions EqualOptions(int calls, int weight_slots) {
           .weight_slots = weight_slots,
           .gradient_slots = 2,
           .weights = of(8192),
-          .wire = of(8192),
+          .reduce_buffer = of(8192),
           .received = of(4096),
           .activation = of(2048),
           .scratch = of(1000)};

@@ -29,7 +29,7 @@ Model ExampleModel() {
   ModelBuilder builder;
   const UnitId embedding = builder.AddUnit("embedding"), linear = builder.AddUnit("linear");
   const ParameterId table = builder.AddParameter(
-      embedding, {.name = "table", .shape = {101, 16}, .dtype = DType::kFloat32, .wire = DType::kFloat32});
+      embedding, {.name = "table", .shape = {101, 16}, .dtype = DType::kFloat32, .reduce_dtype = DType::kFloat32});
   builder.AddParameter(linear, {.name = "weight", .shape = {101, 16}});
   builder.AddParameter(linear, {.name = "bias", .shape = {101}, .trainable = false});
   builder.AllowUnused(builder.AddParameter(embedding, {.name = "spare", .shape = {}, .dtype = DType::kFloat32}));
@@ -164,7 +164,8 @@ TEST(ModelJsonTest, RefusesEveryMistakeByItsPlace) {
       {"\"scratch_bytes\": 4096", "\"scratch_bytes\": null", "calls[1].scratch_bytes: is of type null"},
       {"\"recompute\": true", "\"recompute\": 1", "calls[1].recompute: is of type number; give true or false"},
       {"\"dtype\": \"i32\"", "\"dtype\": \"int32\"", "tensors[0].dtype: unknown dtype \"int32\"; use one of \"f32\""},
-      {"\"wire\": \"f32\"", "\"wire\": null", "parameters[0].wire: is of type null; give a string"},
+      {"\"reduce_dtype\": \"f32\"", "\"reduce_dtype\": null",
+       "parameters[0].reduce_dtype: is of type null; give a string"},
       {"\"kind\": \"state\"", "\"kind\": \"cache\"", "tensors[5].kind: unknown kind \"cache\"; use one of \"input\""},
       // Names.
       {"{\"name\": \"linear\"}", "{\"name\": \"embedding\"}",

@@ -49,7 +49,7 @@ TEST(PlanCountsTest, FoundingMemory) {
   const absl::StatusOr<Model> model = StackModel(8, {4096, 4096}, DType::kBFloat16, 2);
   ASSERT_TRUE(model.ok()) << model.status();
   for (const auto& [master, per_element] : {std::pair(DType::kBFloat16, 6), std::pair(DType::kFloat32, 10)}) {
-    const absl::StatusOr<Plan> plan = PlanTraining(*model, 2, {.master = master, .optimizer_states = 0});
+    const absl::StatusOr<Plan> plan = PlanTraining(*model, 2, {.master_dtype = master, .optimizer_states = 0});
     ASSERT_TRUE(plan.ok()) << plan.status();
     EXPECT_GE(plan->memory.persistent_bytes(), kElements * per_element / 2);
     EXPECT_LT(plan->memory.persistent_bytes(), kElements * per_element / 2 + kMiB);

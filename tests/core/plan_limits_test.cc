@@ -78,7 +78,7 @@ TEST(PlanLimitsTest, RefusesOptionsThatDoNotExist) {
   EXPECT_THAT(PlanForward(Stack(1), 2, {.sum = Sum(9)}), refused(no_sum));
   EXPECT_THAT(PlanTraining(Stack(1), 2, {.reduce = Reduce::kOncePerStep, .tail = Tail::kCarried}),
               refused("tail carried needs a reduction in every graph, and reduce last has none; choose one of them"));
-  EXPECT_THAT(PlanTraining(Stack(1), 2, {.wire = DType(44)}), refused("wire dtype is unknown"));
+  EXPECT_THAT(PlanTraining(Stack(1), 2, {.reduce_dtype = DType(44)}), refused("reduce dtype is unknown"));
 }
 
 TEST(PlanLimitsTest, RefusesTransportChoicesThatAreNone) {

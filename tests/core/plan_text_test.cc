@@ -45,20 +45,20 @@ std::vector<std::string> Section(const std::string& text, const std::string& tit
 }
 
 TEST(PlanTextTest, ShowsEveryResolvedOption) {
-  EXPECT_THAT(
-      ToText(SamplePlan()),
-      HasSubstr(
-          "\noptions: prefetch_depth=1 weight_slots=2 gradient_slots=2 microbatches_per_graph=2 "
-          "residency=on reduce=each tail=graph transports=nccl sum=rank_order wire=bf16 accumulate=f32 master=f32 "
-          "optimizer_states=2\n"));
+  EXPECT_THAT(ToText(SamplePlan()),
+              HasSubstr("\noptions: prefetch_depth=1 weight_slots=2 gradient_slots=2 microbatches_per_graph=2 "
+                        "residency=on reduce=each tail=graph transports=nccl sum=rank_order reduce_dtype=bf16 "
+                        "accumulate=f32 master=f32 "
+                        "optimizer_states=2\n"));
 }
 
 TEST(PlanTextTest, ShowsUnitsMemoryAndBuffers) {
   const std::string text = ToText(SamplePlan());
   EXPECT_THAT(
       Section(text, "units"),
-      ElementsAre("units (ranges in elements)",
-                  "  u0    bf16, wire f32, gather nccl, exchange nccl, sum rank_order, shard 64 of 128: w [0, 32)"));
+      ElementsAre(
+          "units (ranges in elements)",
+          "  u0    bf16, reduce_dtype f32, gather nccl, exchange nccl, sum rank_order, shard 64 of 128: w [0, 32)"));
   EXPECT_THAT(Section(text, "memory"),
               ElementsAre("memory per rank           bytes      lower bound",  //
                           "  weights                     100",                 //
@@ -92,7 +92,7 @@ TEST(PlanTextTest, ShowsOneAlignedLinePerCommand) {
   #8   reduce_scatter  accumulate u0 microbatch 1 sum rank_order assign
   #9   compute         record_loss microbatch 1                                                                  updates output x~2
   #10  compute         end                                                              waits #3 join, #8 join
-  end: outstanding u0 slot 2 in gathered.u0, full gradients hold a sum)");
+  end: outstanding u0 slot 2 in gathered.u0, unsharded gradients hold a sum)");
   // clang-format on
 }
 

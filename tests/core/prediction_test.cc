@@ -106,8 +106,12 @@ std::vector<int> SomeStep(const Plan& plan) {
 
 // Bytes and FLOPs of the random models take about as long as starting a command.
 CostModel SmallCosts() {
-  return {
-      .flops = 1e9, .memory_bytes = 2e9, .gather_bytes = 1e9, .reduce_bytes = 7e8, .collective_us = 5, .command_us = 3};
+  return {.flops = 1e9,
+          .memory_bandwidth = 2e9,
+          .gather_bandwidth = 1e9,
+          .reduce_bandwidth = 7e8,
+          .collective_us = 5,
+          .command_us = 3};
 }
 
 class RandomPredictionTest : public ::testing::TestWithParam<int> {

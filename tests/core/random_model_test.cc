@@ -52,7 +52,7 @@ std::set<std::string> Features(const Model& model) {
     note(NumElements(p.spec.shape) == 1, "one element");
     note(NumElements(p.spec.shape) == 0, "no element");
     note(NumElements(p.spec.shape) % 2 == 1 && NumElements(p.spec.shape) > 1, "odd");
-    note(p.spec.wire.has_value(), "wire");
+    note(p.spec.reduce_dtype.has_value(), "reduce_dtype");
     note(p.unit < last_unit, "not in unit order");
     note(p.spec.dtype != model.parameter(model.unit(p.unit).parameters[0]).spec.dtype, "mixed dtypes");
     last_unit = p.unit;
@@ -91,9 +91,9 @@ TEST(RandomModelTest, TheSeedsCoverEveryPromisedFeature) {
     for (const std::string& feature : Features(RandomModel(seed))) ++counts[feature];
   }
   for (const char* feature :
-       {"frozen", "one element", "no element", "odd", "wire", "not in unit order", "mixed dtypes", "repeated unit",
-        "tied", "no unit", "several units", "forward only", "recompute", "scratch", "several inputs", "far residual",
-        "integer input", "kept gradient", "private"}) {
+       {"frozen", "one element", "no element", "odd", "reduce_dtype", "not in unit order", "mixed dtypes",
+        "repeated unit", "tied", "no unit", "several units", "forward only", "recompute", "scratch", "several inputs",
+        "far residual", "integer input", "kept gradient", "private"}) {
     EXPECT_GE(counts[feature], kSeeds / 20) << feature;
   }
 }

@@ -8,7 +8,7 @@ std::vector<Mistake> GradientMistakes() {
   std::vector<Mistake> mistakes = {
       {"NoGradients",
        [](const Pair& p) {
-         std::erase_if(p.reduction.uses, [](const BufferUse& use) { return use.role == Role::kWire; });
+         std::erase_if(p.reduction.uses, [](const BufferUse& use) { return use.role == Role::kReduceBuffer; });
          return true;
        },
        {"reduce_scatter", "reads no gradient of u"}},
@@ -18,7 +18,8 @@ std::vector<Mistake> GradientMistakes() {
          if (gradients.size() == 1) return false;
          const int32_t id = gradients[p.random.Below(static_cast<int64_t>(gradients.size()))]->id;
          for (ScheduledCommand* command : {&p.reduction, &p.sum}) {
-           std::erase_if(command->uses, [&](const BufferUse& u) { return u.role == Role::kWire && u.id == id; });
+           std::erase_if(command->uses,
+                         [&](const BufferUse& u) { return u.role == Role::kReduceBuffer && u.id == id; });
          }
          return true;
        },
@@ -34,7 +35,7 @@ std::vector<Mistake> GradientMistakes() {
          --p.Gradients().back()->num_bytes;
          return true;
        },
-       {"reduce_scatter", "reads bytes", "as wire ", "but must read bytes"}},
+       {"reduce_scatter", "reads bytes", "as reduce_buffer ", "but must read bytes"}},
       {"AByteTooEarly",
        [](const Pair& p) {
          BufferUse& use = *p.Gradients().back();
@@ -42,13 +43,13 @@ std::vector<Mistake> GradientMistakes() {
          --use.offset;
          return true;
        },
-       {"reduce_scatter", "reads bytes", "as wire ", "but must read bytes"}},
+       {"reduce_scatter", "reads bytes", "as reduce_buffer ", "but must read bytes"}},
       {"AGradientAssigned",
        [](const Pair& p) {
          p.Gradients()[0]->access = Access::kAssign;
          return true;
        },
-       {"reduce_scatter", "assigns bytes", "as wire ", "but must read bytes"}},
+       {"reduce_scatter", "assigns bytes", "as reduce_buffer ", "but must read bytes"}},
       {"GradientsInTwoBuffers",
        [](const Pair& p) {
          if (p.Gradients().size() == 1) return false;
@@ -57,7 +58,7 @@ std::vector<Mistake> GradientMistakes() {
          use.buffer = BufferId(static_cast<int64_t>(p.plan.buffers.size()) - 1);
          return true;
        },
-       {"reduce_scatter", "reads bytes", "as wire ", "but must read bytes"}},
+       {"reduce_scatter", "reads bytes", "as reduce_buffer ", "but must read bytes"}},
       {"GradientsOfAnotherUnit",
        [](const Pair& p) {
          const int64_t units = static_cast<int64_t>(p.plan.model.units().size());
@@ -77,24 +78,26 @@ std::vector<Mistake> GradientMistakes() {
        {"reduce_scatter", "slot, but ", " takes "}},
   };
   std::vector<Mistake> in_place = {
-      {"FullGradientOfAnotherUnit",
+      {"UnshardedGradientOfAnotherUnit",
        [](const Pair& p) {
-         BufferId& mine = p.plan.unit_buffers[p.reduce().unit.value()].full_gradient;
+         BufferId& mine = p.plan.unit_buffers[p.reduce().unit.value()].unsharded_gradient;
          for (UnitBuffers& unit : p.plan.unit_buffers) {
-           if (!unit.full_gradient.valid() || unit.full_gradient == mine) continue;
-           std::swap(unit.full_gradient, mine);
+           if (!unit.unsharded_gradient.valid() || unit.unsharded_gradient == mine) continue;
+           std::swap(unit.unsharded_gradient, mine);
            return true;
          }
          return false;
        },
-       {"reads full_gradient.u", "in storage gradients", "neither a wire gradient nor the full gradient of u"}},
-      {"FullGradientInAnotherDType",
+       {"reads unsharded_gradient.u", "in storage gradients",
+        "neither a reduce buffer nor the unsharded gradient of u"}},
+      {"UnshardedGradientInAnotherDType",
        [](const Pair& p) {
-         for (FlatGroup& group : p.plan.layout.units[p.reduce().unit.value()].groups) group.wire = DType::kBFloat16;
+         for (FlatGroup& group : p.plan.layout.units[p.reduce().unit.value()].groups)
+           group.reduce_dtype = DType::kBFloat16;
          return true;
        },
-       {"reads group ", " as bf16, but full_gradient.u", " holds f32"}},
-      {"FullGradientWhereCollectivesCannotRead",
+       {"reads group ", " as bf16, but unsharded_gradient.u", " holds f32"}},
+      {"UnshardedGradientWhereCollectivesCannotRead",
        [](const Pair& p) {
          Buffer& buffer = p.plan.buffers[p.Gradients()[0]->buffer.value()];
          int64_t& room = p.plan.memory.num_bytes[static_cast<int>(Storage::kSession)];
@@ -103,14 +106,14 @@ std::vector<Mistake> GradientMistakes() {
          room = buffer.offset + buffer.num_bytes;
          return true;
        },
-       {"reads full_gradient.u", "in storage session", "neither a wire gradient nor the full gradient of u"}},
+       {"reads unsharded_gradient.u", "in storage session", "neither a reduce buffer nor the unsharded gradient of u"}},
       {"OfOneMicrobatch",
        [](const Pair& p) {
          ++p.reduce().position;
          ++p.accumulate().position;
          return true;
        },
-       {"reduce_scatter", "is at position 1, but full_gradient.u", "is of a whole step"}},
+       {"reduce_scatter", "is at position 1, but unsharded_gradient.u", "is of a whole step"}},
       {"ByMicrobatch",
        [](const Pair& p) {
          p.accumulate().mode = AccumulateMode::kByMicrobatch;

@@ -28,12 +28,12 @@ struct Pair {
   std::vector<BufferUse*> Gradients() const {
     std::vector<BufferUse*> gradients;
     for (BufferUse& use : reduction.uses) {
-      if (use.role == Role::kWire) gradients.push_back(&use);
+      if (use.role == Role::kReduceBuffer) gradients.push_back(&use);
     }
     return gradients;
   }
   bool InPlace() const { return plan.buffer(Gradients()[0]->buffer).storage == Storage::kGradients; }
-  // The first use of the role, which every accumulate has of all but kWire.
+  // The first use of the role, which every accumulate has of all but kReduceBuffer.
   BufferUse& UseOfSum(Role role) const {
     return *std::find_if(sum.uses.begin(), sum.uses.end(), [&](const BufferUse& use) { return use.role == role; });
   }
@@ -48,11 +48,11 @@ struct Mistake {
   std::function<bool(const Pair&)> make;  // false: this pair has no room for it
   std::vector<std::string> words;
   bool of_plan = false;   // found before the schedules are looked at
-  bool in_place = false;  // of reductions that read a full gradient where it is
+  bool in_place = false;  // of reductions that read a unsharded gradient where it is
 };
 inline void PrintTo(const Mistake& mistake, std::ostream* out) { *out << mistake.name; }
 
-// Of what the reduction reads, in every kind of plan and where it reads a full gradient in place.
+// Of what the reduction reads, in every kind of plan and where it reads a unsharded gradient in place.
 std::vector<Mistake> GradientMistakes();
 
 }  // namespace reprise::testing

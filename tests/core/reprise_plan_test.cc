@@ -80,8 +80,8 @@ TEST(ReprisePlanTest, EveryFlagReachesThePlan) {
       {"--transport=copy_engine", {.transports = EveryUnit(Transport::kCopyEngine)}},
       {"--transport=symmetric,999:copy_engine",
        {.transports = {{0, Transport::kSymmetric}, {999, Transport::kCopyEngine}}}},
-      {"--wire=f32", {.wire = DType::kFloat32}},
-      {"--master=bf16", {.master = DType::kBFloat16}},
+      {"--reduce_dtype=f32", {.reduce_dtype = DType::kFloat32}},
+      {"--master=bf16", {.master_dtype = DType::kBFloat16}},
       {"--noverify", {}},
       {"--verify=true", {}},
   };
@@ -192,10 +192,10 @@ TEST(ReprisePlanTest, EveryPredictionSaysWhatItIs) {
       {nullptr, 3, builtin, "for 3 ranks the bandwidths are guesses: they were measured with 2; give --costs=FILE"},
       {nullptr, 64, builtin, "for 64 ranks the bandwidths are guesses: they were measured with 2"},
       {R"({"flops": 5e12})", 64, "5 TFLOP/s, memory 4100 GB/s, gathers 172 GB/s", "measured with 2"},
-      {R"({"gather_bytes": 4e10})", 64, "gathers 40 GB/s, reductions 203 GB/s", "measured with 2"},
-      {R"({"gather_bytes": 4e10, "reduce_bytes": 3e10})", 64, "gathers 40 GB/s, reductions 30 GB/s", ""},
-      {R"({"gather_bytes": 4e10, "reduce_bytes": 3e10, "ranks": 8})", 64, "gathers 40 GB/s", "measured with 8"},
-      {R"({"gather_bytes": 4e10, "ranks": 64})", 64, "gathers 40 GB/s, reductions 203 GB/s", ""},
+      {R"({"gather_bandwidth": 4e10})", 64, "gathers 40 GB/s, reductions 203 GB/s", "measured with 2"},
+      {R"({"gather_bandwidth": 4e10, "reduce_bandwidth": 3e10})", 64, "gathers 40 GB/s, reductions 30 GB/s", ""},
+      {R"({"gather_bandwidth": 4e10, "reduce_bandwidth": 3e10, "ranks": 8})", 64, "gathers 40 GB/s", "measured with 8"},
+      {R"({"gather_bandwidth": 4e10, "ranks": 64})", 64, "gathers 40 GB/s, reductions 203 GB/s", ""},
   };
   for (const Case& c : cases) {
     std::string flags = absl::StrCat(kSmall, "--world_size=", c.ranks);
@@ -278,7 +278,7 @@ TEST(ReprisePlanTest, SummaryShowsTheOptionsInForceAndThoseWithoutEffect) {
   };
   const std::vector<Case> cases = {
       {"", {}},
-      {"--weight_slots=3 --prefetch_depth=2 --tail=carried --wire=f32 --residency=off --master=bf16", {}},
+      {"--weight_slots=3 --prefetch_depth=2 --tail=carried --reduce_dtype=f32 --residency=off --master=bf16", {}},
       {"--prefetch_depth=4 --weight_slots=2",
        {"prefetch_depth=4: no more effect than 1, because 2 weight slots hold no more copies"}},
       {"--prefetch_depth=4 --weight_slots=3",
@@ -287,10 +287,10 @@ TEST(ReprisePlanTest, SummaryShowsTheOptionsInForceAndThoseWithoutEffect) {
        {"prefetch_depth=2147483647: no more effect than 3, because 4 weight slots hold no more copies",
         "weight_slots=2147483647: no more effect than 4, because no more copies are gathered at a time",
         "gradient_slots=2147483647: no more effect than 4, because no more gradients travel at a time"}},
-      {"--forward --reduce=last --wire=f32 --gradient_slots=3",
+      {"--forward --reduce=last --reduce_dtype=f32 --gradient_slots=3",
        {"gradient_slots=3: no more effect than 1, because a forward plan has no gradients",
         "reduce=last: no effect: a forward plan is the same without it",
-        "wire=f32: no effect: a forward plan is the same without it"}},
+        "reduce_dtype=f32: no effect: a forward plan is the same without it"}},
       {"--weight_slots=1 --residency=off", {}},
   };
   for (const Case& c : cases) {
@@ -356,7 +356,7 @@ TEST(ReprisePlanTest, RefusesBadFlagsInOneLineWithARemedy) {
       {"--stack=2 --tail=none", "--tail is \"none\"", "give one of: graph, carried"},
       {"--stack=2 --transport=ib", "--transport: \"ib\" in \"ib\" is no transport with bytes",
        "give auto, or one of nccl, symmetric, copy_engine"},
-      {"--stack=2 --wire=i32", "--wire is \"i32\"", "give one of: bf16, f32"},
+      {"--stack=2 --reduce_dtype=i32", "--reduce_dtype is \"i32\"", "give one of: bf16, f32"},
       {"--stack=2 --master=u8", "--master is \"u8\"", "give one of: bf16, f32"},
       {"--stack=2 --format=xml", "--format is \"xml\"", "give one of: summary, text, json, dot, timeline, overlap"},
       {"--stack=2 --format=overlap --costs=/nonexistent/x.json", "/nonexistent/x.json (No such file",

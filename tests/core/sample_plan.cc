@@ -96,7 +96,7 @@ Plan SamplePlan() {
   plan.schedules = {SampleBody(), SampleStep()};
   plan.step = 1;
   plan.weight_slots = 1;
-  plan.held_gradient_slots = 1;
+  plan.dedicated_gradient_slots = 1;
   for (int s = 0; s < kNumStorages; ++s) plan.memory.num_bytes[s] = 100 << s;
   plan.memory.lower_bound[static_cast<int>(Storage::kCommunicating)] = 1024;
   plan.memory.lower_bound[static_cast<int>(Storage::kLocal)] = 2048;

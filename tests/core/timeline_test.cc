@@ -25,12 +25,12 @@ using ::testing::StartsWith;
 
 // ---- bytes ----
 
-// 10 elements of bf16 with wire f32 are padded to 256 on four ranks, 300 frozen ones of f32 to 512: a rank holds 64 of
+// 10 elements of bf16 reduced in f32 are padded to 256 on four ranks, 300 frozen ones of f32 to 512: a rank holds 64 of
 // the former and 128 of the latter.
 TEST(TransferredBytesTest, AreThoseOfTheOtherRanks) {
   ModelBuilder builder;
   const UnitId unit = builder.AddUnit("u");
-  builder.AddParameter(unit, {.name = "w", .shape = {10}, .wire = DType::kFloat32});
+  builder.AddParameter(unit, {.name = "w", .shape = {10}, .reduce_dtype = DType::kFloat32});
   builder.AddParameter(unit, {.name = "f", .shape = {300}, .dtype = DType::kFloat32, .trainable = false});
   const TensorId x = builder.AddInput({.name = "x", .shape = {1}});
   const TensorId loss = builder.AddOutput({.name = "loss", .dtype = DType::kFloat32});

@@ -150,7 +150,7 @@ TEST(TransportChoicesTest, HoldForEveryCommandOfRandomPlans) {
           });
           EXPECT_EQ(peers, reduce->transport == Transport::kNccl ? 0 : 1) << "seed " << seed;
           const FlatGroup& group = plan->layout.units[reduce->unit.value()].groups[use.id];
-          EXPECT_EQ(use.num_bytes, parts * group.shard_elements * SizeOf(plan->wire(group))) << "seed " << seed;
+          EXPECT_EQ(use.num_bytes, parts * group.shard_elements * SizeOf(plan->reduce_dtype(group))) << "seed " << seed;
         }
       }
     }

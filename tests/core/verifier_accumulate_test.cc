@@ -213,35 +213,36 @@ std::vector<Mistake> UseMistakes() {
        {"reduce_scatter", "assigns bytes", "as received ", "but must assign", "elements"}},
       {"NoOwnPart",
        [](const Pair& p) {
-         if (p.Exchanges()) p.EraseFromSum(Role::kWire);
+         if (p.Exchanges()) p.EraseFromSum(Role::kReduceBuffer);
          return p.Exchanges();
        },
-       {"accumulate", "does not read bytes", "as wire ", "has not its own part"}},
+       {"accumulate", "does not read bytes", "as reduce_buffer ", "has not its own part"}},
       {"OneOwnPartMissing",
        [](const Pair& p) {
          if (!p.Exchanges()) return false;
          const int64_t parts = std::count_if(p.sum.uses.begin(), p.sum.uses.end(),
-                                             [](const BufferUse& use) { return use.role == Role::kWire; });
+                                             [](const BufferUse& use) { return use.role == Role::kReduceBuffer; });
          int64_t erased = p.random.Below(parts);
-         std::erase_if(p.sum.uses, [&](const BufferUse& use) { return use.role == Role::kWire && erased-- == 0; });
+         std::erase_if(p.sum.uses,
+                       [&](const BufferUse& use) { return use.role == Role::kReduceBuffer && erased-- == 0; });
          return true;
        },
-       {"accumulate", "does not read bytes", "as wire ", "has not its own part"}},
+       {"accumulate", "does not read bytes", "as reduce_buffer ", "has not its own part"}},
       {"OwnPartTwice",
        [](const Pair& p) {
-         if (p.Exchanges()) p.sum.uses.push_back(p.UseOfSum(Role::kWire));
+         if (p.Exchanges()) p.sum.uses.push_back(p.UseOfSum(Role::kReduceBuffer));
          return p.Exchanges();
        },
-       {"accumulate", "reads bytes", "as wire ", "does not"}},
+       {"accumulate", "reads bytes", "as reduce_buffer ", "does not"}},
       {"OwnPartOfSums",
        [](const Pair& p) {
          if (p.Exchanges()) return false;
-         const auto wire = std::find_if(p.reduction.uses.begin(), p.reduction.uses.end(),
-                                        [](const BufferUse& use) { return use.role == Role::kWire; });
-         p.sum.uses.push_back(*wire);
+         const auto reduce_dtype = std::find_if(p.reduction.uses.begin(), p.reduction.uses.end(),
+                                                [](const BufferUse& use) { return use.role == Role::kReduceBuffer; });
+         p.sum.uses.push_back(*reduce_dtype);
          return true;
        },
-       {"accumulate", "uses bytes", "as wire ", "delivers sums"}},
+       {"accumulate", "uses bytes", "as reduce_buffer ", "delivers sums"}},
   };
 }
 
@@ -318,7 +319,7 @@ Plan RandomPlan(Random& random, uint64_t seed, bool in_place) {
   if (in_place) {
     options.reduce = Reduce::kOncePerStep;
     options.tail = Tail::kInGraph;
-    options.wire = DType::kFloat32;
+    options.reduce_dtype = DType::kFloat32;
   }
   return PlanTraining(model, static_cast<int>(1 + random.Below(4)), options).value();
 }

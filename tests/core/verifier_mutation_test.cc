@@ -31,11 +31,11 @@ class Mutation {
 
   void Visit(Plan& plan) {
     auto& [model, layout, options, axes, unit_policies, buffers, unit_buffers, tensor_buffers, control, step_state,
-           norm_partials, norm_parts, metrics, schedules, first, body, finish, step, weight_slots, held_gradient_slots,
-           memory, fingerprint] = plan;
+           norm_partials, norm_parts, metrics, schedules, first, body, finish, step, weight_slots,
+           dedicated_gradient_slots, memory, fingerprint] = plan;
     Each(layout, options, axes, unit_policies, buffers, unit_buffers, tensor_buffers, control, step_state,
-         norm_partials, norm_parts, metrics, schedules, first, body, finish, step, weight_slots, held_gradient_slots,
-         memory.num_bytes, memory.lower_bound);
+         norm_partials, norm_parts, metrics, schedules, first, body, finish, step, weight_slots,
+         dedicated_gradient_slots, memory.num_bytes, memory.lower_bound);
   }
   // The number of fields, after Visit.
   int64_t count() const { return count_; }
@@ -124,12 +124,12 @@ class Mutation {
 
   void One(ModelLayout& l) { Each(l.world_size, l.units, l.parameters); }
   void One(UnitLayout& l) { Each(l.groups, l.gathered_offsets, l.gathered_bytes); }
-  void One(FlatGroup& g) { Each(g.dtype, g.wire, g.trainable, g.parameters, g.num_elements, g.shard_elements); }
+  void One(FlatGroup& g) { Each(g.dtype, g.reduce_dtype, g.trainable, g.parameters, g.num_elements, g.shard_elements); }
   void One(PlacedParameter& p) { Each(p.parameter, p.first_element, p.num_elements); }
   void One(ParameterPlace& p) { Each(p.group, p.first_element); }
   void One(PlanOptions& o) {
     Each(o.prefetch_depth, o.weight_slots, o.gradient_slots, o.microbatches_per_graph, o.residency, o.reduce, o.tail,
-         o.transports, o.sum, o.wire, o.accumulate, o.master, o.optimizer_states);
+         o.transports, o.sum, o.reduce_dtype, o.accumulate, o.master_dtype, o.optimizer_states);
   }
   void One(TransportChoice& c) { Each(c.unit_bytes, c.transports); }
   void One(UnitTransports& t) { Each(t.gather, t.exchange); }
@@ -138,13 +138,13 @@ class Mutation {
   void One(Axis& a) { Each(a.size); }
   void One(Buffer& b) { Each(b.storage, b.num_bytes, b.offset); }
   void One(UnitBuffers& b) {
-    Each(b.weights, b.masters, b.accumulators, b.full_gradient, b.optimizer_states, b.norm_partials);
+    Each(b.weights, b.masters, b.accumulators, b.unsharded_gradient, b.optimizer_states, b.norm_partials);
   }
   void One(TensorBuffers& b) { Each(b.staging, b.value, b.kept_gradient); }
   void One(Schedule& s) { Each(s.microbatches, s.commands, s.start, s.end); }
   void One(ScheduleState& s) { Each(s.residents, s.outstanding, s.gradients); }
   void One(Resident& r) { Each(r.unit, r.buffer, r.slot); }
-  void One(OutstandingReduction& r) { Each(r.unit, r.wire, r.slot); }
+  void One(OutstandingReduction& r) { Each(r.unit, r.buffer, r.slot); }
   void One(ScheduledCommand& c) { Each(c.command, c.lane, c.uses, c.waits); }
   void One(BufferUse& u) { Each(u.buffer, u.offset, u.num_bytes, u.access, u.role, u.id, u.peers); }
   void One(Wait& w) { Each(w.command, w.reason); }
@@ -179,18 +179,18 @@ int64_t NumFields(Plan plan) {
 }
 
 std::vector<Plan> ValidPlans() {
-  std::vector<Plan> plans = {testing::TwoUnitPlan().plan, testing::CarriedPlan().plan, testing::FullGradientPlan().plan,
-                             testing::InPlacePlan().plan};
+  std::vector<Plan> plans = {testing::TwoUnitPlan().plan, testing::CarriedPlan().plan,
+                             testing::UnshardedGradientPlan().plan, testing::InPlacePlan().plan};
   const Model stack = StackModel(2, {8, 8}, DType::kBFloat16, 4).value();
-  plans.push_back(PlanTraining(stack, 2, {.wire = DType::kFloat32}).value());
+  plans.push_back(PlanTraining(stack, 2, {.reduce_dtype = DType::kFloat32}).value());
   plans.push_back(PlanTraining(stack, 2, {.microbatches_per_graph = 2, .tail = Tail::kCarried}).value());
   plans.push_back(
       PlanTraining(stack, 2, {.reduce = Reduce::kOncePerStep, .transports = EveryUnit(Transport::kSymmetric)}).value());
-  plans.push_back(
-      PlanTraining(
-          stack, 2,
-          {.reduce = Reduce::kOncePerStep, .transports = EveryUnit(Transport::kCopyEngine), .wire = DType::kFloat32})
-          .value());
+  plans.push_back(PlanTraining(stack, 2,
+                               {.reduce = Reduce::kOncePerStep,
+                                .transports = EveryUnit(Transport::kCopyEngine),
+                                .reduce_dtype = DType::kFloat32})
+                      .value());
   plans.push_back(PlanForward(stack, 2, {}).value());
   plans.push_back(PlanTraining(testing::RandomModel(1, {.max_units = 3}), 2, {.tail = Tail::kCarried}).value());
   return plans;
@@ -299,10 +299,10 @@ TEST(VerifierMutationTest, NamesTwoCarriedGradientsInOneSlot) {
             {b.Use(gradient, Access::kAssign, Role::kParameterGradient, 0),
              b.Use(gradient, Access::kAssign, Role::kParameterGradient, 1)});
   b.Command(ReduceScatter{u0, -1, 0, Transport::kNccl, Sum::kNccl, AxisId(0)}, Lane::kReduceScatter,
-            {b.Use(wire0, Access::kRead, Role::kWire), delivers()}, {testing::Fork(0)});
+            {b.Use(wire0, Access::kRead, Role::kReduceBuffer), delivers()}, {testing::Fork(0)});
   b.Command(b.AccumulateOf(u0, -1), Lane::kReduceScatter, sums(acc0, 0));
   b.Command(ReduceScatter{u1, -1, 0, Transport::kNccl, Sum::kNccl, AxisId(0)}, Lane::kReduceScatter,
-            {b.Use(wire1, Access::kRead, Role::kWire), delivers()});
+            {b.Use(wire1, Access::kRead, Role::kReduceBuffer), delivers()});
   b.Command(b.AccumulateOf(u1, -1), Lane::kReduceScatter, sums(acc1, 1));
   b.Command(End{}, Lane::kCompute, {}, {testing::Join(5)});
   EXPECT_EQ(FirstMessage(b.Build()),

@@ -34,7 +34,7 @@ PlanOptions RandomOptions(Random& random) {
   if (options.transports.empty()) {
     options.transports = {{random.Below(4000), random.Chance(50) ? Transport::kSymmetric : Transport::kNccl}};
   }
-  if (random.Chance(30)) options.wire = DType::kFloat32;
+  if (random.Chance(30)) options.reduce_dtype = DType::kFloat32;
   return options;
 }
 
@@ -64,8 +64,8 @@ TEST(VerifierPlannerTest, RefusesToLoseASumOfAnyParameter) {
   builder.AddCall({.name = "c", .units = {unit}, .inputs = {x}, .outputs = {loss}, .saved = {x}});
   builder.SetLoss(loss);
   const Model model = builder.Build().value();
-  for (const DType wire : {DType::kFloat32, DType::kBFloat16}) {
-    const Plan plan = PlanTraining(model, 2, {.reduce = Reduce::kOncePerStep, .wire = wire}).value();
+  for (const DType reduce_dtype : {DType::kFloat32, DType::kBFloat16}) {
+    const Plan plan = PlanTraining(model, 2, {.reduce = Reduce::kOncePerStep, .reduce_dtype = reduce_dtype}).value();
     ASSERT_THAT(FindViolations(plan), IsEmpty());
     int sums = 0;
     Plan assigns = plan;
@@ -77,17 +77,17 @@ TEST(VerifierPlannerTest, RefusesToLoseASumOfAnyParameter) {
       }
     }
     EXPECT_EQ(sums, 1);
-    EXPECT_THAT(FindViolations(assigns), ::testing::Not(IsEmpty())) << Name(wire);
+    EXPECT_THAT(FindViolations(assigns), ::testing::Not(IsEmpty())) << Name(reduce_dtype);
     Plan drops = plan;
     for (ScheduledCommand& command : drops.schedules[plan.finish].commands) {
       std::erase_if(command.uses, [&](const BufferUse& use) {
         const bool of_parameter = use.role == Role::kParameterGradient;
-        const bool of_group = use.role == Role::kWire || use.role == Role::kReceived ||
+        const bool of_group = use.role == Role::kReduceBuffer || use.role == Role::kReceived ||
                               use.role == Role::kAccumulator || use.role == Role::kNormPartials;
         return (of_parameter && use.id == p.value()) || (of_group && use.id == plan.layout.parameters[p.value()].group);
       });
     }
-    EXPECT_THAT(FindViolations(drops), ::testing::Not(IsEmpty())) << Name(wire);
+    EXPECT_THAT(FindViolations(drops), ::testing::Not(IsEmpty())) << Name(reduce_dtype);
   }
 }
 

@@ -55,7 +55,7 @@ inline TwoUnits TwoUnitPlan() {
             {read(g1, kParameter), read(a0, kSaved), b.Use(wire1, Access::kAssign, kParameterGradient, 1),
              assign(da0, kInputGradient)});
   b.Command(ReduceScatter{u1, 0, 0, Transport::kNccl, Sum::kNccl, axis}, Lane::kReduceScatter,
-            {read(wire1, kWire), assign(received1, kReceived)}, {Data(5)});
+            {read(wire1, kReduceBuffer), assign(received1, kReceived)}, {Data(5)});
   Accumulate accumulate1 = b.AccumulateOf(u1);
   accumulate1.beside_compute = true;
   b.Command(accumulate1, Lane::kReduceScatter, {read(received1, kReceived), update(acc1, kAccumulator), norm_of(u1)});
@@ -65,7 +65,7 @@ inline TwoUnits TwoUnitPlan() {
             {read(g0b, kParameter), read(da0, kOutputGradient), assign(wire0, kParameterGradient)},
             {Order(6), Data(8)});
   b.Command(ReduceScatter{u0, 0, 0, Transport::kNccl, Sum::kNccl, axis}, Lane::kReduceScatter,
-            {read(wire0, kWire), assign(received0, kReceived)}, {Data(9)});
+            {read(wire0, kReduceBuffer), assign(received0, kReceived)}, {Data(9)});
   b.Command(b.AccumulateOf(u0), Lane::kReduceScatter,
             {read(received0, kReceived), update(acc0, kAccumulator), norm_of(u0)});
   b.Command(End{}, Lane::kCompute, {}, {Join(11)});
@@ -119,7 +119,7 @@ struct OneUnitParts {
   }
   void AddReduction(int position, std::vector<Wait> waits) {
     b.Command(ReduceScatter{u0, position, slot, Transport::kNccl, Sum::kNccl, axis}, Lane::kReduceScatter,
-              {Read(reduced, Role::kWire), Assign(received0, Role::kReceived)}, std::move(waits));
+              {Read(reduced, Role::kReduceBuffer), Assign(received0, Role::kReceived)}, std::move(waits));
     const bool once = b.plan().options.reduce == Reduce::kOncePerStep;
     Accumulate accumulate = b.AccumulateOf(u0, position);
     accumulate.mode = once ? AccumulateMode::kAlwaysAssign : AccumulateMode::kByMicrobatch;
@@ -165,10 +165,10 @@ inline OneUnit CarriedPlan() {
   return p.Build();
 }
 
-// First and body, which keep the full gradient, and the start of finish.
-inline void AddFullGradient(OneUnitParts& p, BufferId full) {
+// First and body, which keep the unsharded gradient, and the start of finish.
+inline void AddUnshardedGradient(OneUnitParts& p, BufferId full) {
   p.b.plan().options.reduce = Reduce::kOncePerStep;
-  p.b.plan().unit_buffers[0].full_gradient = full;
+  p.b.plan().unit_buffers[0].unsharded_gradient = full;
   p.b.Start("first", 1).end.gradients = true;
   p.AddFirst(full);
 
@@ -181,26 +181,26 @@ inline void AddFullGradient(OneUnitParts& p, BufferId full) {
   p.b.Command(Begin{}, Lane::kCompute);
 }
 
-// The full gradient is kept, and packed and reduced once per step.
-inline OneUnit FullGradientPlan() {
+// The unsharded gradient is kept, and packed and reduced once per step.
+inline OneUnit UnshardedGradientPlan() {
   OneUnitParts p;
-  AddFullGradient(p, p.full0);
+  AddUnshardedGradient(p, p.full0);
   p.b.Command(PackGradients{p.u0}, Lane::kCompute,
-              {p.Read(p.full0, Role::kParameterGradient), p.Assign(p.wire0, Role::kWire)});
+              {p.Read(p.full0, Role::kParameterGradient), p.Assign(p.wire0, Role::kReduceBuffer)});
   p.AddReduction(0, {Data(1)});
   p.b.Command(End{}, Lane::kCompute, {}, {Join(3)});
   p.AddStep();
   return p.Build();
 }
 
-// The same in a wire of its dtype: it is reduced where it is.
+// The same with the reduce dtype its own: it is reduced where it is.
 inline OneUnit InPlacePlan() {
   OneUnitParts p;
-  p.b.plan().options.wire = DType::kFloat32;
+  p.b.plan().options.reduce_dtype = DType::kFloat32;
   p.reduced = p.b.Buffer("sum0", Storage::kGradients, 512, 0);
   p.slot = -1;
   p.received0 = p.b.Buffer("received of f32", Storage::kCommunicating, 256, 512);
-  AddFullGradient(p, p.reduced);
+  AddUnshardedGradient(p, p.reduced);
   p.AddReduction(0, {Fork(0)});
   p.b.Command(End{}, Lane::kCompute, {}, {Join(2)});
   p.AddStep();

@@ -40,7 +40,7 @@ ScheduledCommand& At(Plan& plan, int schedule, int command) { return plan.schedu
 // ---- correct plans ----
 
 TEST(VerifierTest, AcceptsHandMadePlans) {
-  for (const Plan& plan : {TwoUnitPlan().plan, CarriedPlan().plan, FullGradientPlan().plan, InPlacePlan().plan}) {
+  for (const Plan& plan : {TwoUnitPlan().plan, CarriedPlan().plan, UnshardedGradientPlan().plan, InPlacePlan().plan}) {
     EXPECT_THAT(FindViolations(plan), IsEmpty()) << First(plan)[0].message;
     EXPECT_TRUE(Verify(plan).ok());
   }
@@ -48,7 +48,7 @@ TEST(VerifierTest, AcceptsHandMadePlans) {
 
 TEST(VerifierTest, NamesTheReasonOfEachRemovedWait) {
   int removed = 0;
-  for (const Plan& plan : {TwoUnitPlan().plan, CarriedPlan().plan, FullGradientPlan().plan, InPlacePlan().plan}) {
+  for (const Plan& plan : {TwoUnitPlan().plan, CarriedPlan().plan, UnshardedGradientPlan().plan, InPlacePlan().plan}) {
     for (size_t s = 0; s < plan.schedules.size(); ++s) {
       const Schedule& schedule = plan.schedules[s];
       for (size_t c = 0; c < schedule.commands.size(); ++c) {
@@ -66,7 +66,7 @@ TEST(VerifierTest, NamesTheReasonOfEachRemovedWait) {
       }
     }
   }
-  EXPECT_EQ(removed, 12 + 7 + 6 + 6);  // two units, carried, full gradient, in place
+  EXPECT_EQ(removed, 12 + 7 + 6 + 6);  // two units, carried, unsharded gradient, in place
 }
 
 TEST(VerifierTest, VerifyReportsTheFirstViolation) {
@@ -121,7 +121,7 @@ std::function<Plan()> Changed(MadePlan (*make)(), std::function<void(MadePlan&)>
 std::function<Plan()> Two(std::function<void(TwoUnits&)> change) { return Changed(&TwoUnitPlan, std::move(change)); }
 std::function<Plan()> Carried(std::function<void(OneUnit&)> change) { return Changed(&CarriedPlan, std::move(change)); }
 std::function<Plan()> Full(std::function<void(OneUnit&)> change) {
-  return Changed(&FullGradientPlan, std::move(change));
+  return Changed(&UnshardedGradientPlan, std::move(change));
 }
 std::function<Plan()> InPlace(std::function<void(OneUnit&)> change) { return Changed(&InPlacePlan, std::move(change)); }
 
@@ -141,13 +141,13 @@ std::vector<Mistake> FormMistakes() {
   return {
       whole("FinishIsStep", Full([](OneUnit& o) { o.plan.finish = o.plan.step; }), {"is more than one of first"}),
       whole("StepIsBody", Full([](OneUnit& o) { o.plan.step = o.plan.body; }), {"is more than one of first"}),
-      whole("FullGradientButReducedEveryMicrobatch",
+      whole("UnshardedGradientButReducedEveryMicrobatch",
             Full([](OneUnit& o) { o.plan.options.reduce = Reduce::kEveryMicrobatch; }),
-            {"full gradient of u0 do not match"}),
-      whole("NoFullGradient", Full([](OneUnit& o) { o.plan.unit_buffers[0].full_gradient = BufferId(); }),
-            {"full gradient of u0 do not match"}),
+            {"unsharded gradient of u0 do not match"}),
+      whole("NoUnshardedGradient", Full([](OneUnit& o) { o.plan.unit_buffers[0].unsharded_gradient = BufferId(); }),
+            {"unsharded gradient of u0 do not match"}),
       form("StateOfFullGradients", Two([](TwoUnits& t) { t.plan.schedules[0].end.gradients = true; }),
-           {"a state holds full gradients, but the plan reduces every microbatch"}),
+           {"a state holds unsharded gradients, but the plan reduces every microbatch"}),
       whole("UnsetOption", Two([](TwoUnits& t) { t.plan.options.prefetch_depth.reset(); }), {"unset"}),
       whole("ScheduleIndex", Two([](TwoUnits& t) { t.plan.step = 2; }), {"step 2", "2 schedules"}),
       whole("LayoutOfOtherModel", Two([](TwoUnits& t) { t.plan.layout.units.pop_back(); }), {"1, 2 and 2 units"}),
@@ -261,7 +261,7 @@ std::vector<Mistake> FormMistakes() {
               }),
               Check::kForm,
               "finish",
-              {"#1 ", "reads w0 in storage weights", "neither a wire gradient nor the full gradient of u0"}},
+              {"#1 ", "reads w0 in storage weights", "neither a reduce buffer nor the unsharded gradient of u0"}},
       Mistake{"ReductionOfNothing",
               Full([](OneUnit& o) { At(o.plan, 2, 2).uses.erase(At(o.plan, 2, 2).uses.begin()); }),
               Check::kForm,
@@ -275,7 +275,7 @@ std::vector<Mistake> FormMistakes() {
               }),
               Check::kForm,
               "finish",
-              {"#1 ", "reads bytes [0, 512) of sum0 as wire 0, but must read bytes [0, 1024) of sum0"}},
+              {"#1 ", "reads bytes [0, 512) of sum0 as reduce_buffer 0, but must read bytes [0, 1024) of sum0"}},
       Mistake{"ReductionInAGraphOfMicrobatches",
               InPlace([](OneUnit& o) { o.plan.schedules[2].microbatches = 1; }),
               Check::kForm,
@@ -330,7 +330,7 @@ std::vector<Mistake> UseMistakes() {
       mistake("BytesOfStartResident", Check::kMemory,
               Carried([](OneUnit& o) { o.plan.buffers[o.received.value()].offset = 0; }),
               {"g0", "received0", "#1 ", "#5 "}),
-      Mistake{"FullGradientAddedToNothing",
+      Mistake{"UnshardedGradientAddedToNothing",
               Full([](OneUnit& o) { At(o.plan, 0, 3).uses[1].access = Access::kUpdate; }),
               Check::kData,
               "first",
@@ -365,8 +365,8 @@ std::vector<Mistake> StateMistakes() {
                 o.plan.schedules[3].start.gradients = true;
               }),
               {"step reads the summed gradients"}),
-      mistake("FullGradientsNotTakenOver", "", Full([](OneUnit& o) { o.plan.finish = -1; }),
-              {"step may follow first", "full gradients"}),
+      mistake("UnshardedGradientsNotTakenOver", "", Full([](OneUnit& o) { o.plan.finish = -1; }),
+              {"step may follow first", "unsharded gradients"}),
       mistake("EndResidentNotInSlot", "first", Carried([](OneUnit& o) {
                 At(o.plan, 0, 1).uses[1].buffer = o.other;
                 for (int reader : {2, 3}) At(o.plan, 0, reader).uses[0].buffer = o.other;
@@ -399,15 +399,16 @@ std::vector<Mistake> StateMistakes() {
               {"#1 ", "position 0 and not -1"}),
       mistake("PackedGradientLost", "finish", Full([](OneUnit& o) { RemoveReduction(o.plan.schedules[2]); }),
               {"#1 ", "neither reduced"}),
-      mistake("FullGradientLost", "finish", InPlace([](OneUnit& o) { RemoveReduction(o.plan.schedules[2]); }),
+      mistake("UnshardedGradientLost", "finish", InPlace([](OneUnit& o) { RemoveReduction(o.plan.schedules[2]); }),
               {"the sum in bytes [0, 512) of sum0 is neither reduced"}),
-      mistake("FullGradientPackedInPart", "finish", Full([](OneUnit& o) { At(o.plan, 2, 1).uses[0].num_bytes = 256; }),
+      mistake("UnshardedGradientPackedInPart", "finish",
+              Full([](OneUnit& o) { At(o.plan, 2, 1).uses[0].num_bytes = 256; }),
               {"the sum in bytes [256, 512) of full0 is neither reduced"}),
-      mistake("FullGradientLostByTheBody", "body",
+      mistake("UnshardedGradientLostByTheBody", "body",
               InPlace([](OneUnit& o) { o.plan.schedules[1].commands[3].uses[1].access = Access::kAssign; }),
               {"#3 ", "assigns bytes [0, 512) of sum0, which hold a sum"}),
-      mistake("FullGradientWrittenInPart", "first", Full([](OneUnit& o) { At(o.plan, 0, 3).uses[1].num_bytes = 256; }),
-              {"[256, 512) of full0"}),
+      mistake("UnshardedGradientWrittenInPart", "first",
+              Full([](OneUnit& o) { At(o.plan, 0, 3).uses[1].num_bytes = 256; }), {"[256, 512) of full0"}),
   };
 }
 

@@ -53,7 +53,7 @@ TEST(VerifierAccumulatesTest, NamesWhatEveryAccumulateOfAPlanGetsWrong) {
   };
   EXPECT_THAT(MessageAfter(plan, "", without(Role::kNormPartials)),
               HasSubstr("has 0 uses as norm_partials 0, not one"));
-  EXPECT_THAT(MessageAfter(plan, "", without(Role::kWire)), HasSubstr("and so has not its own part"));
+  EXPECT_THAT(MessageAfter(plan, "", without(Role::kReduceBuffer)), HasSubstr("and so has not its own part"));
   const auto norm = [](std::function<void(BufferUse&)> change) {
     return [change](ScheduledCommand& c) {
       for (BufferUse& use : c.uses) {
@@ -124,10 +124,11 @@ TEST(VerifierAccumulatesTest, AnotherUnitsPackDoesNotTakeASum) {
   for (ScheduledCommand& command : plan.schedules[plan.finish].commands) {
     if (auto* const pack = std::get_if<PackGradients>(&command.command)) pack->unit = UnitId(1);
   }
-  EXPECT_THAT(FindViolations(plan),
-              ElementsAre(AllOf(Field(&Violation::check, Check::kSuccession), Field(&Violation::schedule, "finish"),
-                                Field(&Violation::message, HasSubstr("the sum in bytes [0, 256) of full_gradient.u0 is "
-                                                                     "neither reduced nor in the end state")))));
+  EXPECT_THAT(
+      FindViolations(plan),
+      ElementsAre(AllOf(Field(&Violation::check, Check::kSuccession), Field(&Violation::schedule, "finish"),
+                        Field(&Violation::message, HasSubstr("the sum in bytes [0, 256) of unsharded_gradient.u0 is "
+                                                             "neither reduced nor in the end state")))));
 }
 
 TEST(VerifierAccumulatesTest, APlanWithoutPartialNormsAccumulatesNothing) {

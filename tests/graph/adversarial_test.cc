@@ -73,13 +73,13 @@ std::vector<Case> Cases() {
       {"two microbatches in a graph", Chain(3), {.microbatches_per_graph = 2}},
       {"carried tail", Chain(3), {.tail = Tail::kCarried}},
       {"once per step", Chain(3), {.reduce = Reduce::kOncePerStep}},
-      {"once per step, in place", Chain(3), {.reduce = Reduce::kOncePerStep, .wire = DType::kFloat32}},
+      {"once per step, in place", Chain(3), {.reduce = Reduce::kOncePerStep, .reduce_dtype = DType::kFloat32}},
       {"once per step, in place, exchange",
        Chain(3),
        {.microbatches_per_graph = 2,
         .reduce = Reduce::kOncePerStep,
         .transports = EveryUnit(Transport::kCopyEngine),
-        .wire = DType::kFloat32}},
+        .reduce_dtype = DType::kFloat32}},
       {"exchange, one slot each",
        Chain(3),
        {.weight_slots = 1, .gradient_slots = 1, .transports = EveryUnit(Transport::kCopyEngine)}},
@@ -125,11 +125,11 @@ TEST(AdversarialTest, EveryOrderThatTheWaitsAllowGivesTheSameBytes) {
 TEST(AdversarialTest, AFullGradientHoldsNothingOnceItIsReduced) {
   const Model model = Chain(3);
   for (const Transport transport : {Transport::kNccl, Transport::kCopyEngine}) {
-    for (const DType wire : {DType::kFloat32, DType::kBFloat16}) {
-      REPRISE_ASSERT_OK_AND_ASSIGN(
-          const Plan plan,
-          PlanTraining(model, kWorldSize,
-                       {.reduce = Reduce::kOncePerStep, .transports = EveryUnit(transport), .wire = wire}));
+    for (const DType reduce_dtype : {DType::kFloat32, DType::kBFloat16}) {
+      REPRISE_ASSERT_OK_AND_ASSIGN(const Plan plan, PlanTraining(model, kWorldSize,
+                                                                 {.reduce = Reduce::kOncePerStep,
+                                                                  .transports = EveryUnit(transport),
+                                                                  .reduce_dtype = reduce_dtype}));
       REPRISE_ASSERT_OK_AND_ASSIGN(const std::shared_ptr<World> world,
                                    CreateHostWorld({.size = kWorldSize, .order = ReplayOrder::kAdversarial}));
       REPRISE_ASSERT_OK_AND_ASSIGN(const ComputeTable compute, HashCompute(model));
@@ -141,10 +141,10 @@ TEST(AdversarialTest, AFullGradientHoldsNothingOnceItIsReduced) {
       ASSERT_THAT(runner->BeginStep(2), IsOk());
       for (const int schedule : {plan.first, plan.body}) {
         ASSERT_THAT(runner->ReplayGraph(schedule, HashInput), IsOk());
-        for (const UnitBuffers& unit : plan.unit_buffers) EXPECT_FALSE(holds_nothing(unit.full_gradient));
+        for (const UnitBuffers& unit : plan.unit_buffers) EXPECT_FALSE(holds_nothing(unit.unsharded_gradient));
       }
       ASSERT_THAT(runner->Replay(plan.finish), IsOk());
-      for (const UnitBuffers& unit : plan.unit_buffers) EXPECT_TRUE(holds_nothing(unit.full_gradient));
+      for (const UnitBuffers& unit : plan.unit_buffers) EXPECT_TRUE(holds_nothing(unit.unsharded_gradient));
     }
   }
 }

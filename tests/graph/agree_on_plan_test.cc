@@ -93,8 +93,8 @@ TEST(AgreeOnPlanTest, SessionsNameTheFirstDifference) {
        [](Job& job) { job.options.run.plan.residency = Residency::kOff; }},
       {"option transports is nccl on ranks 0, 2 but symmetric on rank 1",
        [](Job& job) { job.options.run.plan.transports = EveryUnit(Transport::kSymmetric); }},
-      {"option wire is bf16 on ranks 0, 2 but f32 on rank 1",
-       [](Job& job) { job.options.run.plan.wire = DType::kFloat32; }},
+      {"option reduce_dtype is bf16 on ranks 0, 2 but f32 on rank 1",
+       [](Job& job) { job.options.run.plan.reduce_dtype = DType::kFloat32; }},
       {"option master is f32 on ranks 0, 2 but bf16 on rank 1", [](Job& job) { job.master = DType::kBFloat16; }},
       {"parameter 1 \"l1.w\" is f32[8,8] of l1 on ranks 0, 2 but f32[8,4] of l1 on rank 1",
        [](Job& job) {
@@ -135,11 +135,12 @@ TEST(AgreeOnPlanTest, SessionsNameTheFirstDifference) {
   };
   for (const Disagreement& disagreement : disagreements) {
     Meeting meeting(3);
-    const std::vector<absl::Status> results = OnRanks(meeting, 3, [&](int rank, const std::shared_ptr<internal::Machine>& world) {
-      Job job;
-      if (rank == 1) disagreement.change(job);
-      return Create(world, job);
-    });
+    const std::vector<absl::Status> results =
+        OnRanks(meeting, 3, [&](int rank, const std::shared_ptr<internal::Machine>& world) {
+          Job job;
+          if (rank == 1) disagreement.change(job);
+          return Create(world, job);
+        });
     for (const absl::Status& result : results) EXPECT_EQ(result, results[0]);
     EXPECT_THAT(results[0], StatusIs(absl::StatusCode::kFailedPrecondition,
                                      AllOf(HasSubstr("planning: ranks disagree: "), HasSubstr(disagreement.words),
@@ -264,10 +265,11 @@ TEST(AgreeOnPlanTest, AnyDifferenceOfAnyListsIsFound) {
                              "! on rank 1");
       }
       Meeting meeting(2);
-      const std::vector<absl::Status> results = OnRanks(meeting, 2, [&](int rank, const std::shared_ptr<internal::Machine>& world) {
-        const std::vector<Fact>& mine = rank == 0 ? facts : changed;
-        return internal::AgreeOnFacts(*world, "testing", absl::OkStatus(), Of(mine), [&] { return mine; });
-      });
+      const std::vector<absl::Status> results =
+          OnRanks(meeting, 2, [&](int rank, const std::shared_ptr<internal::Machine>& world) {
+            const std::vector<Fact>& mine = rank == 0 ? facts : changed;
+            return internal::AgreeOnFacts(*world, "testing", absl::OkStatus(), Of(mine), [&] { return mine; });
+          });
       EXPECT_EQ(results[0], results[1]);
       EXPECT_THAT(results[0], StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr(words))) << size << " " << seed;
     }
@@ -276,11 +278,12 @@ TEST(AgreeOnPlanTest, AnyDifferenceOfAnyListsIsFound) {
 
 TEST(AgreeOnPlanTest, EqualFactsOfDifferentFingerprintsAreToldByTheFingerprints) {
   Meeting meeting(2);
-  const std::vector<absl::Status> results = OnRanks(meeting, 2, [&](int rank, const std::shared_ptr<internal::Machine>& world) {
-    return internal::AgreeOnFacts(*world, "testing", absl::OkStatus(), {0, static_cast<uint64_t>(rank)}, [] {
-      return std::vector<Fact>{{0, "text", "", "same"}};
-    });
-  });
+  const std::vector<absl::Status> results =
+      OnRanks(meeting, 2, [&](int rank, const std::shared_ptr<internal::Machine>& world) {
+        return internal::AgreeOnFacts(*world, "testing", absl::OkStatus(), {0, static_cast<uint64_t>(rank)}, [] {
+          return std::vector<Fact>{{0, "text", "", "same"}};
+        });
+      });
   EXPECT_THAT(results[1], StatusIs(absl::StatusCode::kFailedPrecondition,
                                    HasSubstr("fingerprint 00000000000000000000000000000000 on rank 0 but "
                                              "00000000000000000000000000000001 on rank 1")));
@@ -310,9 +313,10 @@ TEST(AgreeOnPlanTest, LargePlansSendLittle) {
   plan1.fingerprint = ComputeFingerprint(plan1);
   Meeting meeting(2);
   const auto start = std::chrono::steady_clock::now();
-  const std::vector<absl::Status> results = OnRanks(meeting, 2, [&](int rank, const std::shared_ptr<internal::Machine>& world) {
-    return internal::AgreeOnPlan(*world, "testing", absl::OkStatus(), rank == 0 ? plan0 : plan1);
-  });
+  const std::vector<absl::Status> results =
+      OnRanks(meeting, 2, [&](int rank, const std::shared_ptr<internal::Machine>& world) {
+        return internal::AgreeOnPlan(*world, "testing", absl::OkStatus(), rank == 0 ? plan0 : plan1);
+      });
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
   EXPECT_THAT(results[0], StatusIs(absl::StatusCode::kFailedPrecondition,
                                    AllOf(HasSubstr(absl::StrCat("command ", last, " of schedule \"")),

@@ -178,9 +178,9 @@ class ChainLoop {
   ChainGradient gradient_;
 };
 
-// The mean over ranks and microbatches. Each gradient g_i within e_i is rounded to the wire's dtype, the ranks' are
+// The mean over ranks and microbatches. Each gradient g_i within e_i is rounded to the reduce dtype, the ranks' are
 // added there (default transport) or in float32, and both sums and the division are in float32:
-//   error = (sum(e_i) + ((1 + ranks) u_wire + (ranks + microbatches + 2) 2^-24) sum(|g_i| + e_i)) / n.
+//   error = (sum(e_i) + ((1 + ranks) u_reduce + (ranks + microbatches + 2) 2^-24) sum(|g_i| + e_i)) / n.
 struct Mean {
   double value = 0, error = 0, magnitude = 0;
 
@@ -189,10 +189,10 @@ struct Mean {
     error += a.error;
     magnitude += Magnitude(a);
   }
-  Approximate Result(const Averaging& averaging, DType wire) const {
+  Approximate Result(const Averaging& averaging, DType reduce_dtype) const {
     const int ranks = averaging.world_size;
     const double n = ranks * averaging.microbatches;
-    const double roundings = (1 + ranks) * Epsilon(wire) + (ranks + averaging.microbatches + 2) * 0x1p-24;
+    const double roundings = (1 + ranks) * Epsilon(reduce_dtype) + (ranks + averaging.microbatches + 2) * 0x1p-24;
     return {value / n, (error + roundings * magnitude) / n};
   }
 };
@@ -229,7 +229,8 @@ ChainGradient MeanGradient(const Chain& chain, const ChainWeights& weights, int6
   result.loss = loss.Result(averaging, DType::kFloat32);
   for (const std::vector<Mean>& parameter : means) {
     result.parameters.emplace_back();
-    for (const Mean& mean : parameter) result.parameters.back().push_back(mean.Result(averaging, averaging.wire));
+    for (const Mean& mean : parameter)
+      result.parameters.back().push_back(mean.Result(averaging, averaging.reduce_dtype));
   }
   return result;
 }

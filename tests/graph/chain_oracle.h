@@ -81,7 +81,7 @@ ChainGradient Differentiate(const Chain& chain, const ChainWeights& weights, con
 struct Averaging {
   int world_size = 1;
   int microbatches = 1;
-  DType wire = DType::kFloat32;
+  DType reduce_dtype = DType::kFloat32;
 };
 // Loss and gradients of a whole step: a plain loop over microbatches and ranks.
 ChainGradient MeanGradient(const Chain& chain, const ChainWeights& weights, int64_t step, const Averaging& averaging);

@@ -53,7 +53,7 @@ void RunCheckedStep(const ChainTraining& training, int64_t step, const StepValue
   const ChainGradient want = MeanGradient(training.chain, WeightsOf(training.chain, done.before), step,
                                           {.world_size = training.parameters->world()->size(),
                                            .microbatches = values.microbatches,
-                                           .wire = training.session->plan().options.wire});
+                                           .reduce_dtype = training.session->plan().options.reduce_dtype});
   ASSERT_THAT(RunMicrobatches(training, step, values), IsOk());
   ASSERT_NO_FATAL_FAILURE(ExpectGradients(training, want, done));
   ASSERT_THAT(training.session->EndStep(), IsOk());

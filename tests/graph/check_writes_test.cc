@@ -49,7 +49,7 @@ TYPED_TEST_SUITE(CheckWritesTest, Dtypes);
 TYPED_TEST(CheckWritesTest, AcceptsWhatKeepsTheContract) {
   for (const ReplayOrder order : kOrders) {
     for (const Reduce reduce : {Reduce::kEveryMicrobatch, Reduce::kOncePerStep}) {
-      // Full gradients are fp32.
+      // Unsharded gradients are fp32.
       if (reduce == Reduce::kOncePerStep && std::is_same_v<TypeParam, BFloat16>) continue;
       for (const int per_graph : {1, 2}) {
         PlanOptions plan = {.microbatches_per_graph = per_graph, .reduce = reduce};

@@ -213,7 +213,7 @@ INSTANTIATE_TEST_SUITE_P(
     Plans, FindNonFiniteTest,
     ::testing::Values(Case{}, Case{.order = ReplayOrder::kAdversarial}, Case{.order = ReplayOrder::kThreads},
                       Case{.plan = {.microbatches_per_graph = 2}}, Case{.plan = {.tail = Tail::kCarried}},
-                      Case{.plan = {.reduce = Reduce::kOncePerStep}}, Case{.plan = {.wire = DType::kFloat32}}));
+                      Case{.plan = {.reduce = Reduce::kOncePerStep}}, Case{.plan = {.reduce_dtype = DType::kFloat32}}));
 
 }  // namespace
 }  // namespace reprise

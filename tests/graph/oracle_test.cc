@@ -52,7 +52,7 @@ PlanOptions DrawPlan(Random& random, int microbatches) {
   // A carried tail needs a reduction in every graph.
   if (plan.reduce == Reduce::kEveryMicrobatch) plan.tail = OneOf(random, {Tail::kInGraph, Tail::kCarried});
   plan.sum = OneOf(random, {Sum::kNccl, Sum::kRankOrder});
-  plan.wire = OneOf(random, {DType::kFloat32, DType::kBFloat16});
+  plan.reduce_dtype = OneOf(random, {DType::kFloat32, DType::kBFloat16});
   return plan;
 }
 
@@ -79,7 +79,7 @@ std::string Describe(const Case& c) {
                       ", gradient slots ", *plan.gradient_slots, ", per graph ", *plan.microbatches_per_graph,
                       ", residency ", plan.residency == Residency::kKeep, ", once per step ",
                       plan.reduce == Reduce::kOncePerStep, ", carried ", plan.tail == Tail::kCarried, ", sum ",
-                      Name(*plan.sum), ", wire ", Name(plan.wire));
+                      Name(*plan.sum), ", reduce_dtype ", Name(plan.reduce_dtype));
 }
 
 void ExpectTrainingEqualsTheLoop(const ChainSpec& spec, const Case& c) {
@@ -122,7 +122,7 @@ TEST_P(OracleTest, BoundsAreSmallBesideTheGradients) {
     ASSERT_THAT(parameters->Initialize(Normal(/*seed=*/3, /*stddev=*/0.25f)), IsOk());
     REPRISE_ASSERT_OK_AND_ASSIGN(const auto masters, testing::ReadAll(*parameters));
     double size = 0, error = 0;
-    const ChainGradient gradient = MeanGradient(chain, WeightsOf(chain, masters), 0, {.wire = dtype});
+    const ChainGradient gradient = MeanGradient(chain, WeightsOf(chain, masters), 0, {.reduce_dtype = dtype});
     for (const auto& parameter : gradient.parameters) {
       for (const Approximate& element : parameter) {
         size += std::abs(element.value);
@@ -133,7 +133,7 @@ TEST_P(OracleTest, BoundsAreSmallBesideTheGradients) {
   }
 }
 
-// Small whole numbers: every sum is exact in either wire dtype and in any order, so that plans differ in no bit.
+// Small whole numbers: every sum is exact in either reduce dtype and in any order, so that plans differ in no bit.
 TEST(OracleExactTest, AveragesAreExactInEveryPlan) {
   Random random(7);
   for (const int size : kWorldSizes) {

@@ -33,7 +33,7 @@ Model OddModel() {
   builder.AddParameter(a, {.name = "a.frozen", .shape = {65}, .trainable = false});
   builder.AddParameter(b, {.name = "b.empty", .shape = {0, 5}});
   builder.AddParameter(b, {.name = "b.long", .shape = {3, 333}, .dtype = DType::kFloat32});
-  builder.AddParameter(b, {.name = "b.wire", .shape = {129}, .wire = DType::kFloat32});
+  builder.AddParameter(b, {.name = "b.reduce_dtype", .shape = {129}, .reduce_dtype = DType::kFloat32});
   return *builder.Build();
 }
 

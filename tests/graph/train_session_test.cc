@@ -65,10 +65,10 @@ Parameters ToDouble(const std::vector<std::vector<float>>& values) {
   return result;
 }
 
-// Relative to the magnitude: a rounding of each gradient to the wire, and sums over microbatches and ranks in fp32, or
-// in wire dtype where the transport reduces in it.
-double ReductionError(DType wire, int world_size, int microbatches) {
-  return (1 + world_size) * testing::Epsilon(wire) + (world_size + microbatches) * 0x1p-24;
+// Relative to the magnitude: a rounding of each gradient to the reduce dtype, and sums over microbatches and ranks in
+// fp32, or in reduce dtype where the transport reduces in it.
+double ReductionError(DType reduce_dtype, int world_size, int microbatches) {
+  return (1 + world_size) * testing::Epsilon(reduce_dtype) + (world_size + microbatches) * 0x1p-24;
 }
 
 struct Case {
@@ -79,10 +79,10 @@ struct Case {
   int microbatches = 2;
 };
 std::vector<Case> Cases() {
-  const PlanOptions exact = {.wire = DType::kFloat32};
+  const PlanOptions exact = {.reduce_dtype = DType::kFloat32};
   std::vector<Case> cases = {{.name = "Float32", .plan = exact},
                              {.name = "BFloat16", .dtype = DType::kBFloat16},
-                             {.name = "Float32UntiedBFloat16Wire", .tied = false},
+                             {.name = "Float32UntiedReducedInBFloat16", .tied = false},
                              {.name = "BFloat16ThreeMicrobatches", .dtype = DType::kBFloat16, .microbatches = 3}};
   for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
     const std::string suffix = dtype == DType::kFloat32 ? "Float32" : "BFloat16";
@@ -120,7 +120,7 @@ TEST_P(TrainSessionTest, GradientsAndStepsEqualAnUnshardedLoop) {
     SCOPED_TRACE(absl::StrCat("world size ", size));
     REPRISE_ASSERT_OK_AND_ASSIGN(
         const Trained trained, StartTraining(MakeWorld(size), network, {.run = {.plan = c.plan}, .optimizer = Sgd{}}));
-    const double error = testing::GradientError(network) + ReductionError(c.plan.wire, size, c.microbatches);
+    const double error = testing::GradientError(network) + ReductionError(c.plan.reduce_dtype, size, c.microbatches);
     for (int64_t step = 0; step < 2; ++step) {
       // The oracle starts each step from the values that training has, so that errors do not add up over steps.
       REPRISE_ASSERT_OK_AND_ASSIGN(const auto before, ReadAll(*trained.parameters));

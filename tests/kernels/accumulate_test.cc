@@ -30,7 +30,7 @@ struct Sum {
   template <class W>
   ReduceAccumulateArguments Arguments(const ControlBlock* control, const Tensor<W>& parts, int num_parts = 1) {
     return {.control = control,
-            .wire_dtype = DTypeOf<W>::value,
+            .reduce_dtype = DTypeOf<W>::value,
             .parts = parts.data.data(),
             .num_parts = num_parts,
             .elements = accumulator.size(),
@@ -256,7 +256,7 @@ TEST(ReduceAccumulateTest, RefusesArgumentsThatDoNotFit) {
   refuses([&](auto& a) { a.own = parts.data.data(), a.own_place = 3; }, {"num_parts: 2", "at least 3"});
   refuses([&](auto& a) { a.own = parts.data.data(), a.own_place = -1; }, {"own_place: -1"});
   refuses([](auto& a) { a.control = nullptr; }, {"control is empty"});
-  refuses([](auto& a) { a.wire_dtype = DType::kInt32; }, {"wire_dtype"});
+  refuses([](auto& a) { a.reduce_dtype = DType::kInt32; }, {"reduce_dtype"});
   refuses([](auto& a) { a.norm_partials = nullptr; }, {"norm_partials is empty"});
   refuses([](auto& a) { a.segments = {{4, 2}, {0, 2}}; }, {"first element of a segment: 0", "at least 6"});
 }

@@ -34,22 +34,22 @@ TYPED_TEST(PackTest, CopiesStridedRowsToTheOffsetAndNothingElse) {
        {Case{1, 1, 1}, Case{7, 63, 65}, Case{5, 13, 13}, Case{2, 0, 3}, Case{1100, 65, 67}}) {
     constexpr int64_t kOffset = 5, kAfter = 3;
     Tensor<From> gradient = Random<From>({rows, stride}, 1);
-    Tensor<To> wire({kOffset + rows * columns + kAfter});
+    Tensor<To> reduce_buffer({kOffset + rows * columns + kAfter});
     ASSERT_EQ(Pack(HostStream(), {.gradient_dtype = DTypeOf<From>::value,
                                   .gradient = gradient.data.data(),
                                   .rows = rows,
                                   .columns = columns,
                                   .row_stride = stride,
-                                  .wire_dtype = DTypeOf<To>::value,
-                                  .wire = wire.data.data(),
-                                  .wire_element = kOffset}),
+                                  .reduce_dtype = DTypeOf<To>::value,
+                                  .reduce_buffer = reduce_buffer.data.data(),
+                                  .reduce_element = kOffset}),
               absl::OkStatus());
-    for (int64_t i = 0; i < wire.size(); ++i) {
+    for (int64_t i = 0; i < reduce_buffer.size(); ++i) {
       const int64_t element = i - kOffset;
       if (element < 0 || element >= rows * columns) {
-        ASSERT_TRUE(std::isnan(static_cast<float>(wire.data[i]))) << i;
+        ASSERT_TRUE(std::isnan(static_cast<float>(reduce_buffer.data[i]))) << i;
       } else {
-        ExpectRounded(gradient.data[element / columns * stride + element % columns], wire.data[i]);
+        ExpectRounded(gradient.data[element / columns * stride + element % columns], reduce_buffer.data[i]);
       }
     }
   }
@@ -69,14 +69,14 @@ TYPED_TEST(PackTest, Cast) {
 
 TEST(PackShapeTest, RefusesArgumentsThatDoNotFit) {
   float value = 0;
-  PackArguments arguments = {.gradient = &value, .rows = 2, .columns = 7, .row_stride = 6, .wire = &value};
+  PackArguments arguments = {.gradient = &value, .rows = 2, .columns = 7, .row_stride = 6, .reduce_buffer = &value};
   ExpectInvalid(Pack(HostStream(), arguments), {"Pack", "row_stride: 6", "at least 7"});
   arguments.row_stride = 7;
-  arguments.wire = nullptr;
-  ExpectInvalid(Pack(HostStream(), arguments), {"wire is empty"});
-  arguments.wire = &value;
-  arguments.wire_element = -1;
-  ExpectInvalid(Pack(HostStream(), arguments), {"wire_element: -1"});
+  arguments.reduce_buffer = nullptr;
+  ExpectInvalid(Pack(HostStream(), arguments), {"reduce_buffer is empty"});
+  arguments.reduce_buffer = &value;
+  arguments.reduce_element = -1;
+  ExpectInvalid(Pack(HostStream(), arguments), {"reduce_element: -1"});
   ExpectInvalid(Cast(HostStream(), DType::kUInt8, &value, DType::kFloat32, &value, 1), {"Cast", "from_dtype"});
   ExpectInvalid(Cast(HostStream(), DType::kFloat32, nullptr, DType::kFloat32, &value, 1), {"from is empty"});
 }

@@ -117,7 +117,7 @@ TEST(StepThreadIndependenceTest, AccumulateAndUpdate) {
     Tensor<float> sum({kCount});
     std::vector<double> norm(NormRanges(kCount));
     EXPECT_EQ(ReduceAccumulate(HostStream(), {.control = &control,
-                                              .wire_dtype = DType::kFloat32,
+                                              .reduce_dtype = DType::kFloat32,
                                               .parts = parts.data.data(),
                                               .num_parts = 2,
                                               .elements = kCount,

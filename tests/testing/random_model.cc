@@ -54,7 +54,7 @@ class RandomModelBuilder {
       spec.shape = {3, 0};
     }
     spec.trainable = first || !random_.Chance(20);
-    if (random_.Chance(15)) spec.wire = RandomDType();
+    if (random_.Chance(15)) spec.reduce_dtype = RandomDType();
     parameters_[u].push_back(builder_.AddParameter(units_[u], std::move(spec)));
   }
 
@@ -227,7 +227,7 @@ PlanOptions RandomPlanOptions(Random& random) {
   if (!options.sum.has_value() && random.Chance(30)) {
     options.transports = {{random.Below(2000), Transport::kCopyEngine}, {3000, Transport::kSymmetric}};
   }
-  options.wire = random.Chance(50) ? DType::kBFloat16 : DType::kFloat32;
+  options.reduce_dtype = random.Chance(50) ? DType::kBFloat16 : DType::kFloat32;
   return options;
 }
 

@@ -44,7 +44,7 @@ class LifeFinder {
   void Use(const ScheduleState& state, CommandId command) {
     for (const Resident& resident : state.residents) Use(resident.buffer, command, Lane::kCompute, false);
     for (const OutstandingReduction& reduction : state.outstanding) {
-      Use(reduction.wire, command, Lane::kCompute, false);
+      Use(reduction.buffer, command, Lane::kCompute, false);
     }
   }
 

@@ -78,7 +78,7 @@ Placement PlaceIntervals(const std::vector<IntervalItem>& items, int32_t num_poi
 }
 
 // One region above the other, each for the items that last begin on one lane. Within a lane lives are ordered as in
-// time, which is all that intervals can say; gathered copies, wire gradients and received parts each have few sizes.
+// time, which is all that intervals can say; gathered copies, reduce buffers and received parts each have few sizes.
 Placement PlaceByLane(const std::vector<Item>& items, int32_t num_points) {
   std::array<std::vector<int32_t>, kNumLanes> by_lane;
   for (size_t i = 0; i < items.size(); ++i) {

@@ -242,7 +242,7 @@ TEST_P(CudaTransportErrorsTest, ARankThatNeverReplaysIsReportedAtTheDeadline) {
     absl::SleepFor(kRank1Late);
     for (int i = 0; i < 20; ++i) ASSERT_THAT(runner->Replay(plan.first), IsOk());
     if (GetParam().transport == Transport::kSymmetric) {
-      // NCCL's collectives on windows cannot be made to leave the device: rank 0 has left theirs, and all that they
+      // NCCL's collectives on windows cannot be aborted: rank 0 has left theirs, and all that they
       // use, to it. Now they end, long before this rank would give up because rank 0 is gone, with the right bytes.
       EXPECT_THAT(world->Synchronize(), IsOk());
     } else {

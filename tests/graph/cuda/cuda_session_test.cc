@@ -70,7 +70,7 @@ TrainOptions Options(Execution execution, Transport transport) {
   TrainOptions options;
   options.run.execution = execution;
   options.run.plan.transports = EveryUnit(transport);
-  options.run.plan.wire = DType::kFloat32;
+  options.run.plan.reduce_dtype = DType::kFloat32;
   options.optimizer = Sgd{};
   return options;
 }

@@ -43,7 +43,8 @@ TEST(GraphAuditTest, ConcurrentCommandsStayConcurrentOnWindows) {
     for (const PlanOptions& options :
          {PlanOptions{.transports = EveryUnit(transport)},
           PlanOptions{.microbatches_per_graph = 3, .transports = EveryUnit(transport)},
-          PlanOptions{.reduce = Reduce::kOncePerStep, .transports = EveryUnit(transport), .wire = DType::kFloat32}}) {
+          PlanOptions{
+              .reduce = Reduce::kOncePerStep, .transports = EveryUnit(transport), .reduce_dtype = DType::kFloat32}}) {
       REPRISE_ASSERT_OK_AND_ASSIGN(const Plan plan, PlanTraining(classifier.model, world->size(), options));
       REPRISE_ASSERT_OK_AND_ASSIGN(const auto runner,
                                    PlanRunner::Create(world, plan, classifier.compute, ClassifierParameter));

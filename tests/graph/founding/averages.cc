@@ -6,12 +6,12 @@ namespace reprise::testing {
 namespace {
 
 const PlanOptions kPlans[] = {{},
-                              {.wire = DType::kFloat32},
+                              {.reduce_dtype = DType::kFloat32},
                               {.residency = Residency::kOff},
                               {.microbatches_per_graph = 2},
                               {.tail = Tail::kCarried},
                               {.reduce = Reduce::kOncePerStep},
-                              {.reduce = Reduce::kOncePerStep, .wire = DType::kFloat32}};
+                              {.reduce = Reduce::kOncePerStep, .reduce_dtype = DType::kFloat32}};
 
 // A weight of 1 x world, rank + 1 in each input, two microbatches: the sum of all gradients is world (world + 1).
 TEST_P(FoundingTest, AveragesAndSumsAreExact) {

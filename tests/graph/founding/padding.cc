@@ -38,10 +38,10 @@ absl::StatusOr<std::vector<float>> Masters(internal::Machine& world, const Shard
 TEST_P(FoundingTest, NanInPaddingReachesNothing) {
   const auto world = std::make_shared<WatchedWorld>(world_);
   const PlanOptions plans[] = {
-      {}, {.reduce = Reduce::kOncePerStep}, {.reduce = Reduce::kOncePerStep, .wire = DType::kFloat32}};
+      {}, {.reduce = Reduce::kOncePerStep}, {.reduce = Reduce::kOncePerStep, .reduce_dtype = DType::kFloat32}};
   for (const PlanOptions& plan : plans) {
     for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
-      SCOPED_TRACE(absl::StrCat(Name(dtype), ", wire ", Name(plan.wire), ", once per step ",
+      SCOPED_TRACE(absl::StrCat(Name(dtype), ", reduce_dtype ", Name(plan.reduce_dtype), ", once per step ",
                                 plan.reduce == Reduce::kOncePerStep));
       TrainOptions options = Options(plan, AdamW{.weight_decay = 0.125f});
       options.clip_norm = 0x1p-6f;  // so that the norm is in every update

@@ -31,8 +31,9 @@ void Update(ChainWeights& weights, const ChainGradient& gradient) {
 TEST_P(FoundingTest, FiveSgdStepsOfAnMlpHaveTheLossesOfTheUnshardedLoop) {
   constexpr int kSteps = 5;
   for (const int microbatches : {1, 3}) {
-    REPRISE_ASSERT_OK_AND_ASSIGN(const ChainTraining training, StartTraining(world_, MakeChain(Mlp(), DType::kFloat32),
-                                                                             Options({.wire = DType::kFloat32})));
+    REPRISE_ASSERT_OK_AND_ASSIGN(
+        const ChainTraining training,
+        StartTraining(world_, MakeChain(Mlp(), DType::kFloat32), Options({.reduce_dtype = DType::kFloat32})));
     const Chain& chain = training.chain;
     REPRISE_ASSERT_OK_AND_ASSIGN(const auto start, ReadAll(*training.parameters));
     ChainWeights weights = WeightsOf(chain, start);
@@ -68,18 +69,18 @@ TEST_P(FoundingTest, FiveSgdStepsOfAnMlpHaveTheLossesOfTheUnshardedLoop) {
 
 // Frozen, tied, repeated, nested and odd units, calls without one, recomputation, unused parameters.
 TEST_P(FoundingTest, EveryKindOfUnitTrainsAsTheUnshardedLoop) {
-  const PlanOptions plans[] = {{.wire = DType::kFloat32},
+  const PlanOptions plans[] = {{.reduce_dtype = DType::kFloat32},
                                {},
                                {.weight_slots = 3, .reduce = Reduce::kOncePerStep},
-                               {.reduce = Reduce::kOncePerStep, .wire = DType::kFloat32}};
+                               {.reduce = Reduce::kOncePerStep, .reduce_dtype = DType::kFloat32}};
   for (const ChainSpec& spec : AllKindsOfChains()) {
     const bool on_host_only = std::any_of(spec.calls.begin(), spec.calls.end(),
                                           [](const ChainCall& call) { return call.kind == Kind::kAffine; });
     if (on_host_only) continue;
     for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
       for (const PlanOptions& plan : plans) {
-        SCOPED_TRACE(absl::StrCat(spec.name, " ", Name(dtype), ", wire ", Name(plan.wire), ", once per step ",
-                                  plan.reduce == Reduce::kOncePerStep));
+        SCOPED_TRACE(absl::StrCat(spec.name, " ", Name(dtype), ", reduce_dtype ", Name(plan.reduce_dtype),
+                                  ", once per step ", plan.reduce == Reduce::kOncePerStep));
         REPRISE_ASSERT_OK_AND_ASSIGN(const ChainTraining training,
                                      StartTraining(world_, MakeChain(spec, dtype), Options(plan)));
         for (int64_t step = 0; step < 2; ++step) {

@@ -228,8 +228,8 @@ class Comparison {
     for (size_t p = 0; p < totals.size(); ++p) {
       const ParameterSpec& spec = net_.parameters[p].spec;
       if (!spec.trainable) continue;
-      const double wire = Epsilon(spec.wire.value_or(setting_.train.run.plan.wire));
-      const double roundings = (1 + ranks) * wire + (ranks + microbatches + 3) * kUnit;
+      const double reduce_dtype = Epsilon(spec.reduce_dtype.value_or(setting_.train.run.plan.reduce_dtype));
+      const double roundings = (1 + ranks) * reduce_dtype + (ranks + microbatches + 3) * kUnit;
       for (const Total& total : totals[p]) gradients[p].push_back(total.DividedBy(divisor, roundings));
       if (!step.reads_gradients) continue;
       Expect("gradient", trace.gradients[p], gradients[p], spec.name);

@@ -28,9 +28,10 @@ struct NetComparison {
 // Compares every step with what the program makes of the parameters that the training had before it, so that bounds do
 // not grow over steps; the optimizer's state is the program's own over all steps.
 //
-//   gradient   the mean of the batches' g_i, within e_i of it, by ranks and microbatches, each stored in the wire's
+//   gradient   the mean of the batches' g_i, within e_i of it, by ranks and microbatches, each stored in the reduce
+//   dtype's
 //              dtype, summed there (default transport) or in float32, and divided in float32:
-//              (sum(e_i) + ((1 + ranks) u_wire + (ranks + microbatches + 3) 2^-24) sum(|g_i| + e_i)) / divisor
+//              (sum(e_i) + ((1 + ranks) u_reduce + (ranks + microbatches + 3) 2^-24) sum(|g_i| + e_i)) / divisor
 //   norm       sqrt(sum(e^2)) + 2 2^-24 norm, over gradients g within e; where they were read e is 2 2^-24 |g|
 //   parameter  rate e_update + 2^-24 (n |w| + 8 rate (|update| + decay |w|)), stored in the master's dtype, where
 //              e_update carries the errors of gradient, clipping and state through the optimizer's formula; n is 2, and

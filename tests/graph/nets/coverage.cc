@@ -64,7 +64,8 @@ void CountNet(const Net& net, Coverage& coverage) {
   count("several losses", AnyCall(net, [](const NetCall& c) { return c.op == NetOp::kWeighted; }));
   count("frozen parameter", AnyParameter(net, [](const NetParameter& p) { return !p.spec.trainable; }));
   count("unused parameter", AnyParameter(net, [](const NetParameter& p) { return p.allow_unused; }));
-  count("wire of its own", AnyParameter(net, [](const NetParameter& p) { return p.spec.wire.has_value(); }));
+  count("reduce_dtype of its own",
+        AnyParameter(net, [](const NetParameter& p) { return p.spec.reduce_dtype.has_value(); }));
   count("parameter without elements",
         AnyParameter(net, [](const NetParameter& p) { return NumElements(p.spec.shape) == 0; }));
   count("kept input gradient", AnyValue(net, [](const NetValue& v) { return v.keep_gradient; }));
@@ -87,7 +88,7 @@ void CountSetting(const NetSetting& setting, Coverage& coverage) {
     coverage[absl::StrCat("exchange ", Name(choice.transports.exchange))] += 1;
   }
   coverage[absl::StrCat("sum ", Name(plan.sum.value_or(Sum::kRankOrder)))] += 1;
-  coverage[absl::StrCat("wire ", std::string(reprise::Name(plan.wire)))] += 1;
+  coverage[absl::StrCat("reduce_dtype ", std::string(reprise::Name(plan.reduce_dtype)))] += 1;
   coverage[absl::StrCat("masters ", std::string(reprise::Name(setting.master)))] += 1;
   count("several transports", plan.transports.size() > 1);
   count("transports of the world", plan.transports.empty());
@@ -120,9 +121,9 @@ void CountSetting(const NetSetting& setting, Coverage& coverage) {
 
 bool AllFloat32(const Net& net, const NetSetting& setting) {
   const auto narrow = [](const NetParameter& p) {
-    return p.spec.dtype == DType::kBFloat16 || p.spec.wire == DType::kBFloat16;
+    return p.spec.dtype == DType::kBFloat16 || p.spec.reduce_dtype == DType::kBFloat16;
   };
-  return setting.train.run.plan.wire == DType::kFloat32 && !AnyParameter(net, narrow) &&
+  return setting.train.run.plan.reduce_dtype == DType::kFloat32 && !AnyParameter(net, narrow) &&
          !AnyValue(net, [](const NetValue& v) { return v.dtype == DType::kBFloat16; });
 }
 

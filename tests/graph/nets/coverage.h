@@ -15,7 +15,7 @@ namespace reprise::testing {
 using Coverage = std::map<std::string, int64_t>;
 void CountNet(const Net& net, Coverage& coverage);
 void CountSetting(const NetSetting& setting, Coverage& coverage);
-// Throughout, the wire included.
+// Throughout, reductions included.
 bool AllFloat32(const Net& net, const NetSetting& setting);
 
 }  // namespace reprise::testing

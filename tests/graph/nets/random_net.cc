@@ -84,7 +84,7 @@ class NetGenerator {
     NetParameter parameter;
     parameter.unit = DrawUnit();
     parameter.spec = {.name = "", .shape = std::move(shape), .dtype = dtype, .trainable = !Chance(15)};
-    if (Chance(15)) parameter.spec.wire = Chance(50) ? DType::kFloat32 : DType::kBFloat16;
+    if (Chance(15)) parameter.spec.reduce_dtype = Chance(50) ? DType::kFloat32 : DType::kBFloat16;
     parameter.mean = mean;
     parameter.deviation = deviation;
     net_.parameters.push_back(std::move(parameter));
@@ -410,9 +410,11 @@ int Net::units_of_a_call() const {
 std::string Net::ToString() const {
   std::string text = absl::StrCat("net ", seed, ", rows [", absl::StrJoin(lead, ", "), "]\n");
   for (const NetParameter& p : parameters) {
-    absl::StrAppend(&text, "  ", p.spec.name, " unit ", p.unit, " [", absl::StrJoin(p.spec.shape, ", "), "] ",
-                    std::string(Name(p.spec.dtype)), p.spec.trainable ? "" : " frozen", p.allow_unused ? " unused" : "",
-                    p.spec.wire.has_value() ? absl::StrCat(" wire ", std::string(Name(*p.spec.wire))) : "", "\n");
+    absl::StrAppend(
+        &text, "  ", p.spec.name, " unit ", p.unit, " [", absl::StrJoin(p.spec.shape, ", "), "] ",
+        std::string(Name(p.spec.dtype)), p.spec.trainable ? "" : " frozen", p.allow_unused ? " unused" : "",
+        p.spec.reduce_dtype.has_value() ? absl::StrCat(" reduce_dtype ", std::string(Name(*p.spec.reduce_dtype))) : "",
+        "\n");
   }
   for (const NetCall& call : calls) {
     const auto name = [&](std::string* out, int v) {

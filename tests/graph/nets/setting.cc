@@ -121,7 +121,7 @@ std::string PlanToString(const PlanOptions& plan) {
       plan.residency == Residency::kKeep ? ", residency" : "",
       plan.reduce == Reduce::kOncePerStep ? ", once per step" : "", plan.tail == Tail::kCarried ? ", carried" : "",
       ", ", ToText(plan.transports), ", sum ", std::string(reprise::Name(plan.sum.value_or(Sum::kRankOrder))));
-  return absl::StrCat(text, ", wire ", std::string(reprise::Name(plan.wire)));
+  return absl::StrCat(text, ", reduce_dtype ", std::string(reprise::Name(plan.reduce_dtype)));
 }
 
 }  // namespace
@@ -135,7 +135,7 @@ NetSetting RandomNetSetting(const Net& net, Random& random) {
   plan.reduce = random.Chance(30) ? Reduce::kOncePerStep : Reduce::kEveryMicrobatch;
   if (random.Chance(25)) plan.sum = Sum::kNccl;
   DrawTransports(random, plan);
-  plan.wire = OneOf(random, {DType::kFloat32, DType::kBFloat16});
+  plan.reduce_dtype = OneOf(random, {DType::kFloat32, DType::kBFloat16});
   train.optimizer = DrawOptimizer(random);
   if (random.Chance(35)) train.clip_norm = OneOf(random, {0.01f, 0.5f, 4.0f});
   train.loss_scale = OneOf(random, {1.0f, 1.0f, 0x1p-5f, 0x1p10f});

@@ -20,25 +20,25 @@ namespace {
 class CudaCommandsTest : public ::testing::Test {};
 
 struct PackCase {
-  int64_t rows, columns, row_stride, wire_element;
+  int64_t rows, columns, row_stride, reduce_element;
 };
 
 template <class G, class W>
 void ExpectPackEqual(const PackCase& c) {
   HostComparison both(
-      absl::StrCat("Pack of ", c.rows, " x ", c.columns, ", stride ", c.row_stride, ", to element ", c.wire_element));
+      absl::StrCat("Pack of ", c.rows, " x ", c.columns, ", stride ", c.row_stride, ", to element ", c.reduce_element));
   const int64_t elements = c.rows == 0 ? 0 : (c.rows - 1) * c.row_stride + c.columns;
   const Operand gradient = both.Input(Random<G>({elements}, 1));
-  const Operand wire = both.ExactOutput<W>({c.wire_element + c.rows * c.columns + 5}, WriteMode::kAssign);
+  const Operand reduce_buffer = both.ExactOutput<W>({c.reduce_element + c.rows * c.columns + 5}, WriteMode::kAssign);
   both.Run([&](Stream s, const Memory& m) {
     return Pack(s, {.gradient_dtype = DTypeOf<G>::value,
                     .gradient = m.data<G>(gradient),
                     .rows = c.rows,
                     .columns = c.columns,
                     .row_stride = c.row_stride,
-                    .wire_dtype = DTypeOf<W>::value,
-                    .wire = m.data<W>(wire),
-                    .wire_element = c.wire_element});
+                    .reduce_dtype = DTypeOf<W>::value,
+                    .reduce_buffer = m.data<W>(reduce_buffer),
+                    .reduce_element = c.reduce_element});
   });
 }
 
@@ -94,7 +94,7 @@ void ExpectAccumulateEqual(const AccumulateCase& c) {
   both.Run([&](Stream s, const Memory& m) {
     return ReduceAccumulate(s, {.control = m.data<ControlBlock>(control),
                                 .mode = c.mode,
-                                .wire_dtype = DTypeOf<W>::value,
+                                .reduce_dtype = DTypeOf<W>::value,
                                 .parts = m.data<W>(parts),
                                 .num_parts = c.num_parts,
                                 .own = c.own_place < 0 ? nullptr : m.data<W>(own),
@@ -184,7 +184,7 @@ TEST_F(CudaCommandsTest, PartialNormsAreAccurateAndEqualForAnyGridAndPlace) {
     EXPECT_EQ(device.Upload(parts, values.data.data(), kBytes), absl::OkStatus());
     EXPECT_EQ(device.Run([&] {
       return ReduceAccumulate(device.stream(), {.control = control,
-                                                .wire_dtype = DType::kFloat32,
+                                                .reduce_dtype = DType::kFloat32,
                                                 .parts = parts,
                                                 .elements = kElements,
                                                 .accumulator = parts + kElements + 32,
@@ -223,7 +223,7 @@ TEST_F(CudaCommandsTest, PartialNormsAreFiniteIfAndOnlyIfAllValuesAre) {
     ASSERT_EQ(device.Upload(parts, values.data.data(), kElements * sizeof(float)), absl::OkStatus());
     ASSERT_EQ(device.Run([&] {
       return ReduceAccumulate(device.stream(), {.mode = AccumulateMode::kAlwaysAssign,
-                                                .wire_dtype = DType::kFloat32,
+                                                .reduce_dtype = DType::kFloat32,
                                                 .parts = parts,
                                                 .elements = kElements,
                                                 .accumulator = parts + kElements,

@@ -23,15 +23,15 @@ struct CallFlops {
 
 // Rates are per second and per rank. The initialisers are of one H200 of two that NVLink connects: `flops` and the
 // bandwidths are the best of bench/results/2026-11-30-step_bench.json, with the default transport and compute beside
-// it; `memory_bytes` is a copy of 256 MiB in bench/results/2026-11-30-kernel_bench.json; `collective_us` and
+// it; `memory_bandwidth` is a copy of 256 MiB in bench/results/2026-11-30-kernel_bench.json; `collective_us` and
 // `command_us` are read off the timeline of `step_bench --workloads=tiny --profile`.
 struct CostModel {
-  double flops = 709e12;         // of compute functions
-  double memory_bytes = 4.1e12;  // read and written by all commands that move or combine values
-  double gather_bytes = 172e9;   // TransferredBytes of an all-gather
-  double reduce_bytes = 203e9;   // TransferredBytes of a reduction
-  double collective_us = 12;     // that a collective takes however small it is
-  double command_us = 3;         // that every other command with work takes
+  double flops = 709e12;             // of compute functions
+  double memory_bandwidth = 4.1e12;  // read and written by all commands that move or combine values
+  double gather_bandwidth = 172e9;   // TransferredBytes of an all-gather
+  double reduce_bandwidth = 203e9;   // TransferredBytes of a reduction
+  double collective_us = 12;         // that a collective takes however small it is
+  double command_us = 3;             // that every other command with work takes
   // That the bandwidths are of; for more ranks they are guesses. Unset: of as many as the plan has.
   std::optional<int> ranks = 2;
   // By name; calls that are missing: EstimateFlops. A phase takes at least the time to read and write its buffers.

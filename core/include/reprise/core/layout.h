@@ -1,10 +1,10 @@
 // Where each parameter of a unit lies in the flat buffers that are gathered and reduced, and which part each rank
 // holds.
 //
-// The parameters of a unit that share dtype, wire dtype and trainability form one group, in order of addition. A
+// The parameters of a unit that share dtype, reduce dtype and trainability form one group, in order of addition. A
 // parameter starts at a multiple of kAlignment elements; the group is padded to a multiple of world size times
 // kAlignment; rank r holds the r-th equal part. The same element offsets serve every buffer of the group (gathered
-// weights, wire gradient, accumulator, master, optimizer state), and they depend on the model and the world size
+// weights, reduce buffer, accumulator, master, optimizer state), and they depend on the model and the world size
 // alone, so that all sessions on the same parameters agree.
 #ifndef REPRISE_CORE_LAYOUT_H_
 #define REPRISE_CORE_LAYOUT_H_
@@ -30,8 +30,8 @@ struct PlacedParameter {
 };
 
 struct FlatGroup {
-  DType dtype = DType::kBFloat16;  // of the weights that compute reads
-  std::optional<DType> wire = {};  // ParameterSpec::wire
+  DType dtype = DType::kBFloat16;          // of the weights that compute reads
+  std::optional<DType> reduce_dtype = {};  // ParameterSpec::reduce_dtype
   bool trainable = true;
   std::vector<PlacedParameter> parameters = {};  // by first_element, not overlapping
   int64_t num_elements = 0;                      // whole group with padding

@@ -30,7 +30,8 @@ struct ParameterSpec {
   Shape shape = {};
   DType dtype = DType::kBFloat16;  // floating-point; the dtype that compute reads
   bool trainable = true;           // false: gathered, never reduced or updated
-  std::optional<DType> wire = {};  // of this parameter's gradient in a reduce-scatter; unset: PlanOptions::wire
+  std::optional<DType> reduce_dtype =
+      {};  // of this parameter's gradient in a reduce-scatter; unset: PlanOptions::reduce_dtype
 
   friend bool operator==(const ParameterSpec&, const ParameterSpec&) = default;
 };

@@ -19,8 +19,8 @@ namespace reprise {
 // kKeep: slots keep their weights until something else needs them, and what is resident is not gathered again.
 // kOff: weights are released after the last consecutive call of a phase that needs them.
 enum class Residency : uint8_t { kKeep, kOff };
-// When a unit's gradient is reduced. kOncePerStep keeps the full gradient in the accumulate dtype until `finish`, which
-// reduces it where it is if that is the wire dtype of the whole unit, and packs it first otherwise.
+// When a unit's gradient is reduced. kOncePerStep keeps the unsharded gradient in the accumulate dtype until `finish`,
+// which reduces it where it is if that is the reduce dtype of the whole unit, and packs it first otherwise.
 enum class Reduce : uint8_t { kEveryMicrobatch, kOncePerStep };
 // Where the last reduction of a graph runs: at its end, or at the head of the next graph (the last one in `finish`).
 enum class Tail : uint8_t { kInGraph, kCarried };
@@ -31,7 +31,7 @@ struct PlanOptions {
   // default 1.
   std::optional<int> prefetch_depth = {};
   std::optional<int> weight_slots = {};  // gathered copies that live at once; at least 1, default 2
-  // Wire gradients that live at once; at least 1, default 2. A plan has no more than units times
+  // Reduce buffers that live at once; at least 1, default 2. A plan has no more than units times
   // microbatches_per_graph, or 2 where these are fewer.
   std::optional<int> gradient_slots = {};
   std::optional<int> microbatches_per_graph = {};  // at least 1, default 1
@@ -44,22 +44,22 @@ struct PlanOptions {
   // Where it is unset sessions take what their world proposes, see Plan::unit_policies, and the planner alone
   // kRankOrder.
   std::optional<Sum> sum = {};
-  DType wire = DType::kBFloat16;       // of gradients in a reduce-scatter
-  DType accumulate = DType::kFloat32;  // only kFloat32 so far
-  DType master = DType::kFloat32;      // sessions set it from their ShardedParameters
-  int optimizer_states = 2;            // fp32 values kept per master element, 0 to 16; sessions set it
+  DType reduce_dtype = DType::kBFloat16;  // of gradients in a reduce-scatter
+  DType accumulate = DType::kFloat32;     // only kFloat32 so far
+  DType master = DType::kFloat32;         // sessions set it from their ShardedParameters
+  int optimizer_states = 2;               // fp32 values kept per master element, 0 to 16; sessions set it
 
   friend bool operator==(const PlanOptions&, const PlanOptions&) = default;
 };
 
 // Who owns a buffer's bytes, and in which kind of memory. Each is one block per rank; offsets are from its start.
 enum class Storage : uint8_t {
-  kWeights,      // persistent, communicates: shards that are gathered; owned by ShardedParameters
-  kMasters,      // persistent: master shards, where their dtype differs from the weights'; owned by ShardedParameters
-  kSession,      // persistent: accumulators, optimizer state, staging, outputs, state, control, full gradients to pack
-  kGradients,    // persistent, communicates: full gradients that are reduced where they are
-  kHostVisible,  // persistent: metrics, which the host reads while the device runs
-  kCommunicating,  // transient arena of gathered weights, wire gradients and what reduce-scatters deliver
+  kWeights,  // persistent, communicates: shards that are gathered; owned by ShardedParameters
+  kMasters,  // persistent: master shards, where their dtype differs from the weights'; owned by ShardedParameters
+  kSession,  // persistent: accumulators, optimizer state, staging, outputs, state, control, unsharded gradients to pack
+  kGradients,      // persistent, communicates: unsharded gradients that are reduced where they are
+  kHostVisible,    // persistent: metrics, which the host reads while the device runs
+  kCommunicating,  // transient arena of gathered weights, reduce buffers and what reduce-scatters deliver
   kLocal,          // transient arena of everything else
   kExternal,       // the user's; offset is 0
 };
@@ -93,7 +93,7 @@ struct UnitBuffers {
   std::vector<BufferId> weights = {};
   std::vector<BufferId> masters = {};       // the weights' buffer where the dtypes are equal
   std::vector<BufferId> accumulators = {};  // invalid ids for frozen groups
-  BufferId full_gradient = {};  // Reduce::kOncePerStep only: as a wire gradient, but all in the accumulate dtype
+  BufferId unsharded_gradient = {};  // Reduce::kOncePerStep only: as a reduce buffer, but all in the accumulate dtype
   std::vector<std::vector<BufferId>> optimizer_states = {};
   std::vector<int64_t> norm_partials = {};  // byte offset in Plan::norm_partials; frozen groups have no bytes there
 
@@ -152,23 +152,23 @@ struct Plan {
   int first = 0, body = 0;     // indices into schedules
   int finish = -1, step = -1;  // -1: none
 
-  int weight_slots = 0;         // used: options.weight_slots, or fewer if the model needs fewer
-  int held_gradient_slots = 0;  // extra gradient slots, one for each unit whose gradient is held across other units'
-                                // or carried to the next graph
+  int weight_slots = 0;              // used: options.weight_slots, or fewer if the model needs fewer
+  int dedicated_gradient_slots = 0;  // extra gradient slots, one for each unit whose gradient is held across other
+                                     // units' or carried to the next graph
   MemoryPlan memory;
   Fingerprint fingerprint;  // of all the above
 
   int world_size() const { return layout.world_size; }
   // An id of this plan; any other is undefined behaviour, as for std::vector.
   const Buffer& buffer(BufferId id) const { return buffers[id.value()]; }
-  // The wire dtype of a group.
-  DType wire(const FlatGroup& group) const { return group.wire.value_or(options.wire); }
+  // The reduce dtype of a group.
+  DType reduce_dtype(const FlatGroup& group) const { return group.reduce_dtype.value_or(options.reduce_dtype); }
   friend bool operator==(const Plan&, const Plan&) = default;
 };
 
-// Byte offset of each group of a unit in its wire gradient, then the total; groups start at multiples of
+// Byte offset of each group of a unit in its reduce buffer, then the total; groups start at multiples of
 // kBufferAlignment, frozen ones take no room.
-std::vector<int64_t> WireOffsets(const Plan& plan, UnitId unit);
+std::vector<int64_t> ReduceOffsets(const Plan& plan, UnitId unit);
 // Parts that each rank receives in a reduction: one of each other rank, or a sum.
 int ReceivedParts(const Plan& plan, Sum sum);
 // In an exchange: which of the parts that rank `to` receives is that of rank `from`, another one. They are in order.

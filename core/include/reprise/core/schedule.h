@@ -44,7 +44,7 @@ enum class Role : uint8_t {
   kOutputGradient,     // tensor; for the loss, the control block's loss_scale
   kInputGradient,      // tensor
   kParameterGradient,  // parameter: where backward writes
-  kWire,               // group: gradient in wire dtype, with its padding, which holds anything
+  kReduceBuffer,       // group: gradient in reduce dtype, with its padding, which holds anything
   kReceived,           // group: what a reduction delivers: the other ranks' parts in rank order, or their sum
   kAccumulator,        // group: this rank's part of the summed gradient
   kMaster,             // group: this rank's part of the master weights
@@ -106,7 +106,7 @@ struct Backward {
   int position = 0;
   friend bool operator==(const Backward&, const Backward&) = default;
 };
-struct PackGradients {  // casts the gradients of the unit's groups that compute did not write in wire dtype
+struct PackGradients {  // casts the gradients of the unit's groups that compute did not write in reduce dtype
   UnitId unit;
   int position = 0;
   friend bool operator==(const PackGradients&, const PackGradients&) = default;
@@ -114,7 +114,7 @@ struct PackGradients {  // casts the gradients of the unit's groups that compute
 struct ReduceScatter {
   UnitId unit;
   int position = 0;  // of the microbatch that made the gradient; -1: the last one of the replay before
-  int slot = 0;      // gradient slot; -1: none, the unit's full gradient is read where it is
+  int slot = 0;      // gradient slot; -1: none, the unit's unsharded gradient is read where it is
   Transport transport = Transport::kNccl;
   Sum sum = Sum::kRankOrder;
   AxisId axis;
@@ -216,7 +216,7 @@ struct Resident {
 // A reduction that a graph leaves to the next one.
 struct OutstandingReduction {
   UnitId unit;
-  BufferId wire;
+  BufferId buffer;
   int slot = 0;
   friend bool operator==(const OutstandingReduction&, const OutstandingReduction&) = default;
 };
@@ -226,7 +226,7 @@ struct OutstandingReduction {
 struct ScheduleState {
   std::vector<Resident> residents = {};                // by unit
   std::vector<OutstandingReduction> outstanding = {};  // by unit
-  bool gradients = false;                              // Reduce::kOncePerStep: the full gradients hold a sum
+  bool gradients = false;                              // Reduce::kOncePerStep: the unsharded gradients hold a sum
   friend bool operator==(const ScheduleState&, const ScheduleState&) = default;
 };
 

@@ -58,7 +58,7 @@ struct CudaWorldOptions {
 //
 // The transports kSymmetric and kCopyEngine need NCCL 2.28.7 or later and all ranks on one host; recording is otherwise
 // Unavailable on every rank, and where none is named it is kNccl. While a collective of kSymmetric, or one of
-// kNccl beside others, waits for a rank that is gone nothing makes it leave the device: what it uses is not given
+// kNccl beside others, waits for a rank that is gone nothing aborts it: what it uses is not given
 // back before the process ends.
 absl::StatusOr<std::shared_ptr<World>> CreateCudaWorld(const LaunchEnvironment& launch,
                                                        const CudaWorldOptions& options = {});

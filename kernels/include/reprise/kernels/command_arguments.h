@@ -19,9 +19,9 @@ struct PackArguments {
   int64_t rows = 1;
   int64_t columns = 0;
   int64_t row_stride = 0;  // at least `columns` if there are several rows
-  DType wire_dtype = DType::kBFloat16;
-  void* wire = nullptr;
-  int64_t wire_element = 0;  // where the gradient starts in the wire buffer, dense from there
+  DType reduce_dtype = DType::kBFloat16;
+  void* reduce_buffer = nullptr;
+  int64_t reduce_element = 0;  // where the gradient starts in the reduce buffer, dense from there
 };
 
 // A run of elements.
@@ -35,7 +35,7 @@ struct ReduceAccumulateArguments {
   const ControlBlock* control = nullptr;  // read at replay
   int position = 0;                       // of the microbatch whose gradient this is; -1: the replay before's last one
   AccumulateMode mode = AccumulateMode::kByMicrobatch;
-  DType wire_dtype = DType::kBFloat16;
+  DType reduce_dtype = DType::kBFloat16;
   const void* parts = nullptr;  // of the ranks, in their order; a reduced gradient is one part
   int num_parts = 1;
   // If set: one more part, which lies by itself and stands before parts[own_place] in the order.

@@ -1,4 +1,4 @@
-// Gradients on their way into a wire buffer.
+// Gradients on their way into a reduce buffer.
 #ifndef REPRISE_KERNELS_PACK_H_
 #define REPRISE_KERNELS_PACK_H_
 
@@ -11,8 +11,8 @@
 
 namespace reprise::kernels {
 
-// wire[wire_element + r columns + c] = gradient[r row_stride + c], rounded to nearest even; no other element of the
-// wire buffer is written. Dtypes are f32 and bf16.
+// reduce_buffer[reduce_element + r columns + c] = gradient[r row_stride + c], rounded to nearest even; no other element
+// of the reduce buffer is written. Dtypes are f32 and bf16.
 absl::Status Pack(Stream stream, const PackArguments& arguments);
 
 }  // namespace reprise::kernels
