@@ -231,12 +231,21 @@ done''')
     def test_step_bench_runs_once_for_each_transport_and_number_of_slots(self):
         self.step_bench()
         self.compare("--quick", only="step_bench")
-        started = (self.folder / "started").read_text().splitlines()
+        measuring, *started = (self.folder / "started").read_text().splitlines()
+        self.assertIn("--modes=local,graph --batches=1 --measure=", measuring)
+        costs = measuring.partition("--measure=")[2]
+        self.assertEqual([f"--costs={costs} " in line for line in started], [True] * 6)
         settings = [tuple(f"--{flag}={value}" in line for flag, value in
                           (("transports", t), ("weight_slots", s), ("microbatches_per_graph", 4)))
                     for line, (t, s) in zip(started, ((t, s) for t in compare.TRANSPORTS for s in (2, 4)))]
         self.assertEqual(settings, [(True, True, True)] * 6)
         self.assertEqual(["local" in line for line in started], [True] + [False] * 5)
+
+    def test_a_cost_file_that_is_given_is_not_measured(self):
+        self.step_bench()
+        self.compare("--quick", "--costs=given.json", only="step_bench")
+        started = (self.folder / "started").read_text().splitlines()
+        self.assertEqual(["--costs=given.json" in line and "--measure" not in line for line in started], [True] * 6)
 
     def test_settings_of_nccl_are_made_for_step_bench_alone_and_the_callers_win(self):
         self.step_bench()
@@ -247,7 +256,7 @@ done''')
             os.environ["NCCL_GRAPH_MIXING_SUPPORT"] = "1"
             self.compare("--quick")
         started = (self.folder / "started").read_text().splitlines()
-        self.assertEqual([line[0] for line in started], ["0"] * 6 + ["1"] * 6)
+        self.assertEqual([line[0] for line in started], ["0"] * 7 + ["1"] * 7)
         self.assertEqual((self.folder / "peer").read_text().split(), ["unset", "1"])
 
     def test_a_refused_transport_is_named_and_not_tried_again(self):
@@ -279,7 +288,7 @@ done''')
     def test_what_does_not_fit_the_limit_is_left_out(self):
         self.step_bench()
         self.torchrun(row("fsdp2", "graph", 30.0))
-        _, text, _ = self.compare("--quick", "--limit_s=25")  # the first takes about 13 s, fsdp2 31 s
+        _, text, _ = self.compare("--quick", "--limit_s=25")  # measuring takes about 22 s, the first run 13 s, fsdp2 31 s
         self.assertRegex(text, r"skipped: fsdp2: 6 modes: takes about \d+ s, but \d+ s are left")
         self.assertRegex(text, r"reprise +graph nccl, 2 slots")
 

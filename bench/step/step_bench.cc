@@ -4,7 +4,8 @@
 //
 // local: what computes alone, the weights present, with the same kernels; eager: every command enqueued anew; graph:
 // one launch. Ratios are to the workload's local. `--profile` adds what of the communication compute hides, command by
-// command, and `--timeline=PREFIX` writes it for Perfetto. `--json=FILE` keeps the figures.
+// command, and `--timeline=PREFIX` writes it for Perfetto. `--json=FILE` keeps the figures. `--measure=FILE` first
+// measures what is quickest on these GPUs, and keeps that, and the rates that the figures show, for `--costs=FILE`.
 #include <unistd.h>
 
 #include <algorithm>
@@ -36,10 +37,8 @@
 #include "reprise/core/planner.h"
 #include "reprise/core/status_macros.h"
 #include "reprise/core/timeline.h"
+#include "reprise/graph/measure.h"
 
-ABSL_FLAG(reprise::examples::Device, device, reprise::examples::Device::kAuto,
-          "auto, host or cuda; auto: GPUs if there is one for each rank");
-ABSL_FLAG(int, ranks, 0, "ranks; 0: all GPUs, or 2 host ranks");
 ABSL_FLAG(std::vector<std::string>, workloads, std::vector<std::string>({"mlp4s", "mlp4", "seed4"}),
           "of seed4 (4 linear layers of 16384 x 16384, 8192 tokens), mlp4 (4 MLPs of 4096 x 16384, 4096 tokens), mlp4s "
           "(4 of 1024 x 4096, 1024 tokens) and tiny (for tests)");
@@ -49,9 +48,10 @@ ABSL_FLAG(bool, profile, false, "time each command, and report what of the commu
 ABSL_FLAG(std::string, timeline, "", "with --profile: PREFIX of files PREFIX-workload-mode.json, for Perfetto");
 ABSL_FLAG(int, batches, 10, "measurements, of which the median is taken");
 ABSL_FLAG(double, seconds, 0.2, "length of each measurement, about");
-ABSL_FLAG(std::string, tuning_file, "",
-          "on devices: file of the quickest transports and GEMMs; what it lacks is measured and added");
-ABSL_FLAG(bool, share_device, false, "several ranks may use one GPU: for tests, never for speed");
+ABSL_FLAG(
+    std::string, measure, "",
+    "on devices: measure the quickest transports and GEMMs first, and write them to this cost file with the rates "
+    "of what then runs, which is profiled");
 ABSL_FLAG(std::string, json, "", "file for a list of objects, one for each workload and mode");
 
 namespace reprise::bench {
@@ -106,7 +106,9 @@ absl::StatusOr<PlanOptions> OptionsOfFlags() {
       {.weight_slots = 2, .gradient_slots = 2, .master_dtype = DType::kBFloat16, .optimizer_states = 0});
 }
 
-// The modes to measure, local first: the others' ratios are to it.
+bool Measures() { return !absl::GetFlag(FLAGS_measure).empty(); }
+
+// The modes to run, local first: the others' ratios are to it.
 absl::StatusOr<std::vector<std::string>> Modes() {
   const std::vector<std::string> known = {"local", "eager", "graph"}, asked = absl::GetFlag(FLAGS_modes);
   std::vector<std::string> modes;
@@ -115,6 +117,9 @@ absl::StatusOr<std::vector<std::string>> Modes() {
   }
   for (const std::string& mode : asked) {
     if (!absl::c_linear_search(known, mode)) modes.clear();
+  }
+  if (!modes.empty() && Measures() && (modes.size() == 1 || modes[0] != "local")) {
+    return Refuse("--measure needs the rates of compute alone and of communication; give --modes=local,graph");
   }
   if (!modes.empty()) return modes;
   return Refuse("--modes is \"", absl::StrJoin(asked, ","), "\"; choose from ", absl::StrJoin(known, ", "));
@@ -144,6 +149,7 @@ absl::Status CheckFlags() {
     return Refuse("--timeline needs --profile; add it");
   }
   REPRISE_RETURN_IF_ERROR(CheckWritable("json", absl::GetFlag(FLAGS_json)));
+  REPRISE_RETURN_IF_ERROR(CheckWritable("measure", absl::GetFlag(FLAGS_measure)));
   return CheckWritable("timeline", absl::GetFlag(FLAGS_timeline));
 }
 
@@ -252,8 +258,11 @@ Plan ComputeOnly(Plan plan) {
   return plan;
 }
 
+// Of mode by mode. kWarmUp gives no figures.
+constexpr char kWarmUp[] = "warm-up";
 absl::StatusOr<std::vector<Figures>> RunWorkload(const std::shared_ptr<internal::Machine>& world,
-                                                 const std::string& name, PlanOptions options) {
+                                                 const std::string& name, PlanOptions options,
+                                                 const std::vector<std::string>& modes) {
   // A graph of several microbatches stages its inputs.
   REPRISE_ASSIGN_OR_RETURN(const Workload workload,
                            MakeWorkload(name, options.microbatches_per_graph.value_or(1) == 1));
@@ -263,12 +272,11 @@ absl::StatusOr<std::vector<Figures>> RunWorkload(const std::shared_ptr<internal:
   std::vector<Figures> all;
   std::optional<double> local;
   std::optional<std::string> results;
-  REPRISE_ASSIGN_OR_RETURN(const std::vector<std::string> modes, Modes());
   for (const std::string& mode : modes) {
     Figures figures = {.workload = name, .mode = mode, .options = plan.options, .ranks = world->size()};
     REPRISE_ASSIGN_OR_RETURN(const std::unique_ptr<StepRunner> runner,
                              StepRunner::Create(world, mode == "local" ? ComputeOnly(plan) : plan, workload.compute));
-    REPRISE_RETURN_IF_ERROR(world->Tune());
+    if (mode == kWarmUp) continue;
     REPRISE_RETURN_IF_ERROR(runner->Record(mode == "eager" ? Execution::kEager : Execution::kGraph));
     figures.record_seconds = runner->record_seconds();
     figures.audit = runner->audit();
@@ -282,7 +290,7 @@ absl::StatusOr<std::vector<Figures>> RunWorkload(const std::shared_ptr<internal:
     if (mode == "local") local = figures.ms_median;
     if (local.has_value()) figures.ratio_to_local = figures.ms_median / *local;
     figures.memory = world->memory();
-    if (absl::GetFlag(FLAGS_profile)) REPRISE_RETURN_IF_ERROR(Profile(*runner, figures));
+    if (absl::GetFlag(FLAGS_profile) || Measures()) REPRISE_RETURN_IF_ERROR(Profile(*runner, figures));
     all.push_back(figures);
   }
   return all;
@@ -348,18 +356,35 @@ nlohmann::ordered_json ToJson(const Figures& f) {
   return json;
 }
 
+// Keeps the best rates, of those that were measured.
+void Improve(CostModel& costs, const Figures& f) {
+  if (f.mode == "local") costs.flops = std::max(costs.flops, f.teraflops * 1e12);
+  costs.gather_bandwidth = std::max(costs.gather_bandwidth, f.profile->gather_gb_per_s * 1e9);
+  costs.reduce_bandwidth = std::max(costs.reduce_bandwidth, f.profile->reduce_gb_per_s * 1e9);
+}
+
 absl::StatusOr<int> Main() {
   REPRISE_RETURN_IF_ERROR(CheckFlags());
   REPRISE_ASSIGN_OR_RETURN(const PlanOptions options, OptionsOfFlags());
-  REPRISE_ASSIGN_OR_RETURN(const examples::Program program,
-                           examples::StartProgram({.device = absl::GetFlag(FLAGS_device),
-                                                   .ranks = absl::GetFlag(FLAGS_ranks),
-                                                   .tuning_file = absl::GetFlag(FLAGS_tuning_file),
-                                                   .share_device = absl::GetFlag(FLAGS_share_device)}));
+  REPRISE_ASSIGN_OR_RETURN(const examples::Program program, examples::StartProgram());
   if (program.exit_code.has_value()) return *program.exit_code;
+  const std::shared_ptr<internal::Machine> world = internal::MachineOf(program.world);
+  CostFile costs;
+  if (Measures()) {
+    const auto run = [&]() -> absl::Status {
+      for (const std::string& name : absl::GetFlag(FLAGS_workloads)) {
+        REPRISE_RETURN_IF_ERROR(RunWorkload(world, name, options, {kWarmUp}).status());
+      }
+      return absl::OkStatus();
+    };
+    const auto print = [&](absl::string_view line) {
+      if (program.prints) std::cout << "measured: " << line << std::endl;
+    };
+    REPRISE_ASSIGN_OR_RETURN(costs, reprise::Measure(*world, {.run = run, .progress = print}));
+  }
   if (program.prints) {
     if (options.transports.empty()) {
-      const internal::AutoTransports transports = internal::MachineOf(*program.world).auto_transports();
+      const internal::AutoTransports transports = world->auto_transports();
       std::cout << "transports: "
                 << (transports.choices.empty() ? ToText(EveryUnit(UnitTransports())) : ToText(transports.choices))
                 << " (" << transports.reason << ")\n";
@@ -370,16 +395,17 @@ absl::StatusOr<int> Main() {
     REPRISE_RETURN_IF_ERROR(CheckOutput());
   }
   nlohmann::ordered_json json = nlohmann::ordered_json::array();
+  CostModel& best = costs.costs = {.flops = 0, .gather_bandwidth = 0, .reduce_bandwidth = 0, .ranks = world->size()};
   bool equal = true;
   absl::Status status;
   for (const std::string& name : absl::GetFlag(FLAGS_workloads)) {
-    const absl::StatusOr<std::vector<Figures>> all = RunWorkload(internal::MachineOf(program.world), name, options);
+    const absl::StatusOr<std::vector<Figures>> all = RunWorkload(world, name, options, *Modes());
     status = all.status();
     if (!status.ok()) break;  // what was measured before is kept
     for (const Figures& figures : *all) {
       if (program.prints) {
         Print(figures);
-        if (figures.profile.has_value()) PrintProfile(figures);
+        if (absl::GetFlag(FLAGS_profile)) PrintProfile(figures);
         if (figures.profile.has_value() && !absl::GetFlag(FLAGS_timeline).empty()) {
           REPRISE_RETURN_IF_ERROR(
               WriteFile(absl::StrCat(absl::GetFlag(FLAGS_timeline), "-", figures.workload, "-", figures.mode, ".json"),
@@ -387,6 +413,7 @@ absl::StatusOr<int> Main() {
         }
       }
       json.push_back(ToJson(figures));
+      if (Measures()) Improve(best, figures);
       equal = equal && figures.results_equal;
     }
     status = CheckOutput();
@@ -395,6 +422,11 @@ absl::StatusOr<int> Main() {
   const std::string path = absl::GetFlag(FLAGS_json);
   if (program.prints && !path.empty()) REPRISE_RETURN_IF_ERROR(WriteFile(path, json.dump(2) + "\n"));
   REPRISE_RETURN_IF_ERROR(status);
+  if (program.prints && Measures()) {
+    if (best.gather_bandwidth == 0 || best.reduce_bandwidth == 0)
+      best = {.flops = best.flops};  // nothing was transferred
+    REPRISE_RETURN_IF_ERROR(WriteCostFile(absl::GetFlag(FLAGS_measure), costs));
+  }
   if (!equal) return absl::InternalError("eager and graph replays left different gradients");
   return 0;
 }

@@ -22,7 +22,7 @@
 #include "examples/reprise_plan/options.h"
 #include "examples/reprise_plan/prediction.h"
 #include "examples/reprise_plan/summary.h"
-#include "reprise/core/cost_model.h"
+#include "reprise/core/cost_file.h"
 #include "reprise/core/overlap.h"
 #include "reprise/core/plan.h"
 #include "reprise/core/planner.h"
@@ -49,8 +49,8 @@ ABSL_FLAG(
     "its communication compute hides)");
 ABSL_FLAG(
     std::string, costs, "",
-    "cost model for timeline and overlap: a file of such (JSON), or what step_bench wrote; unset: two H200, which "
-    "is a guess for more ranks");
+    "cost file for timeline and overlap (JSON), as step_bench --measure writes it; unset: two H200, which is a guess "
+    "for more ranks");
 ABSL_FLAG(
     std::string, device_memory, "",
     "for summary: whether the plan fits in so much memory of a device: a number with B, KB, MB, GB, TB (powers of "
@@ -141,7 +141,8 @@ absl::StatusOr<std::string> Prediction(const Plan& plan, const PlanSummary& summ
   CostModel costs;
   std::string source = "two H200 with NVLink, the built-in ones";
   if (!absl::GetFlag(FLAGS_costs).empty()) {
-    REPRISE_ASSIGN_OR_RETURN(costs, ReadNamedFile<CostModel>(FLAGS_costs, "cost model", CostModelFromJson));
+    REPRISE_ASSIGN_OR_RETURN(const CostFile file, ReadNamedFile<CostFile>(FLAGS_costs, "cost", CostFileFromJson));
+    costs = file.costs;
     source = absl::StrCat(absl::GetFlag(FLAGS_costs), "; what it lacks: ", source);
   }
   TraceNotes notes = NotesOn(plan, costs, source);

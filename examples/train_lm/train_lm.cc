@@ -29,9 +29,6 @@
 
 ABSL_FLAG(std::string, data, "build/quickstart/text.txt",
           "text to train on, of which the last tenth is for validation; examples/quickstart makes the default");
-ABSL_FLAG(reprise::examples::Device, device, reprise::examples::Device::kAuto,
-          "auto, host or cuda; auto: GPUs if there is one for each rank");
-ABSL_FLAG(int, ranks, 0, "ranks that the model is sharded over; 0: all GPUs, or 2 host ranks");
 ABSL_FLAG(int, microbatches, 2, "microbatches per rank and step");
 ABSL_FLAG(int, depth, 2, "transformer blocks");
 ABSL_FLAG(int, width, 128, "width of the residual stream; a multiple of --heads");
@@ -41,9 +38,6 @@ ABSL_FLAG(int, batch, 8, "sequences per rank and microbatch");
 ABSL_FLAG(int, steps, 500, "optimizer steps");
 ABSL_FLAG(double, lr, 3e-3, "peak learning rate: linear warm-up over the first twentieth, cosine decay to a tenth");
 ABSL_FLAG(uint64_t, seed, 1, "seed of the initial weights and of the batches");
-ABSL_FLAG(std::string, tuning_file, "",
-          "on devices: file of the quickest transports and GEMMs; what it lacks is measured and added");
-ABSL_FLAG(bool, share_device, false, "several ranks may use one GPU: for tests, never for speed");
 ABSL_FLAG(bool, check, false, "compare each step with the same training unsharded on one rank");
 
 namespace reprise::examples {
@@ -56,7 +50,6 @@ constexpr int kMaxMicrobatches = 1 << 20;
 constexpr int64_t kValidationBatches = 64;  // per rank; a sixtieth of the validation part of a 4 MB text at defaults
 
 struct Run {
-  ProgramOptions program;
   PlanOptions plan;
   LanguageModelOptions model;
   int microbatches = 1;
@@ -211,11 +204,7 @@ absl::StatusOr<std::string> Sample(World& world, const Run& run, const LanguageM
 // Returns the exit code.
 absl::StatusOr<int> Main() {
   REPRISE_ASSIGN_OR_RETURN(const PlanOptions plan_options, ReadPlanFlags({.reduce_dtype = DType::kFloat32}));
-  const Run run = {.program = {.device = absl::GetFlag(FLAGS_device),
-                               .ranks = absl::GetFlag(FLAGS_ranks),
-                               .tuning_file = absl::GetFlag(FLAGS_tuning_file),
-                               .share_device = absl::GetFlag(FLAGS_share_device)},
-                   .plan = plan_options,
+  const Run run = {.plan = plan_options,
                    .model = {absl::GetFlag(FLAGS_depth), absl::GetFlag(FLAGS_width), absl::GetFlag(FLAGS_heads),
                              absl::GetFlag(FLAGS_context), absl::GetFlag(FLAGS_batch)},
                    .microbatches = absl::GetFlag(FLAGS_microbatches),
@@ -229,7 +218,7 @@ absl::StatusOr<int> Main() {
   one_sequence.batch = 1;
   REPRISE_ASSIGN_OR_RETURN(const LanguageModel sampler, BuildLanguageModel(one_sequence, LanguageModelOutput::kLogits));
   REPRISE_ASSIGN_OR_RETURN(const TextData text, TextData::Load(absl::GetFlag(FLAGS_data), run.model.context));
-  REPRISE_ASSIGN_OR_RETURN(const Program program, StartProgram(run.program));
+  REPRISE_ASSIGN_OR_RETURN(const Program program, StartProgram());
   if (program.exit_code.has_value()) return *program.exit_code;
   const std::shared_ptr<World>& world = program.world;
   REPRISE_RETURN_IF_ERROR(ValidationRounds(text, run.model.batch, world->size()).status());

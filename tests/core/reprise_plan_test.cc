@@ -164,10 +164,10 @@ TEST(ReprisePlanTest, PredictsForwardPlans) {
             nlohmann::json::parse(*ToChromeTrace(plan, timeline, "predicted")));
 }
 
-TEST(ReprisePlanTest, ReadsACostModel) {
+TEST(ReprisePlanTest, ReadsACostFile) {
   const Plan plan = SmallPlan({});
   const std::string path = absl::StrCat(::testing::TempDir(), "/reprise_plan_test_costs.json");
-  std::ofstream(path) << R"({"flops": 1e9, "collective_us": 7})";
+  std::ofstream(path) << R"({"version": 1, "costs": {"flops": 1e9, "collective_us": 7}})";
   const Timeline timeline = *PredictTimeline(plan, {plan.first, plan.step}, {.flops = 1e9, .collective_us = 7});
   EXPECT_EQ(PredictedTrace(absl::StrCat(kSmall, "--costs=", path, " ")),
             nlohmann::json::parse(*ToChromeTrace(plan, timeline, "predicted")));
@@ -178,7 +178,7 @@ TEST(ReprisePlanTest, ReadsACostModel) {
 TEST(ReprisePlanTest, EveryPredictionSaysWhatItIs) {
   const std::string path = absl::StrCat(::testing::TempDir(), "/reprise_plan_test_rates.json");
   struct Case {
-    const char* costs;  // null: no file
+    const char* costs;  // of the file; null: none
     int ranks;
     const char* rates;
     const char* guess;  // empty: none
@@ -196,17 +196,11 @@ TEST(ReprisePlanTest, EveryPredictionSaysWhatItIs) {
       {R"({"gather_bandwidth": 4e10, "reduce_bandwidth": 3e10})", 64, "gathers 40 GB/s, reductions 30 GB/s", ""},
       {R"({"gather_bandwidth": 4e10, "reduce_bandwidth": 3e10, "ranks": 8})", 64, "gathers 40 GB/s", "measured with 8"},
       {R"({"gather_bandwidth": 4e10, "ranks": 64})", 64, "gathers 40 GB/s, reductions 203 GB/s", ""},
-      {R"([{"mode": "graph", "teraflops": 1, "ranks": 8, "gather_gb_per_s": 50, "reduce_gb_per_s": 60},
-           {"mode": "graph", "teraflops": 1, "ranks": 64, "gather_gb_per_s": 40, "reduce_gb_per_s": 70}])",
-       64, "gathers 50 GB/s, reductions 70 GB/s", "measured with 8"},
-      {R"([{"mode": "graph", "teraflops": 1, "ranks": 64, "gather_gb_per_s": 40, "reduce_gb_per_s": 70}])", 64,
-       "gathers 40 GB/s, reductions 70 GB/s", ""},
-      {R"([{"mode": "local", "teraflops": 1, "ranks": 64}])", 64, "1 TFLOP/s", "measured with 2"},
   };
   for (const Case& c : cases) {
     std::string flags = absl::StrCat(kSmall, "--ranks=", c.ranks);
     if (c.costs != nullptr) {
-      std::ofstream(path) << c.costs;
+      std::ofstream(path) << R"({"version": 1, "costs": )" << c.costs << "}";
       absl::StrAppend(&flags, " --costs=", path);
     }
     const FinishedRun trace = Tool(flags + " --format=timeline"), overlap = Tool(flags + " --format=overlap");
@@ -368,7 +362,7 @@ TEST(ReprisePlanTest, RefusesBadFlagsInOneLineWithARemedy) {
       {"--stack=2 --master_dtype=u8", "--master_dtype is \"u8\"", "give one of: bf16, f32"},
       {"--stack=2 --format=xml", "--format is \"xml\"", "give one of: summary, text, json, dot, timeline, overlap"},
       {"--stack=2 --format=overlap --costs=/nonexistent/x.json", "/nonexistent/x.json (No such file",
-       "give the path of a cost model file"},
+       "give the path of a cost file"},
       {"--stack=2 --format=timeline --costs=/dev/zero", "/dev/zero (not a regular file)", "give the path"},
       {"--stack=2 --format=timeline --costs=README.md", "--costs=README.md: JSON text: no valid JSON", ""},
       {"--stack=2 --format=overlap --microbatches=2000000000", "a step of 2000000000 microbatches has",
