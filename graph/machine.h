@@ -16,6 +16,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "graph/comm/collective_call.h"
+#include "reprise/graph/measure.h"
 #include "reprise/graph/recorder.h"
 #include "reprise/graph/world.h"
 
@@ -116,13 +117,10 @@ class Machine : public World {
   // recorders and executables.
   virtual absl::StatusOr<std::unique_ptr<Recorder>> NewRecorder(Execution execution,
                                                                 std::shared_ptr<const Bindings> bindings) = 0;
-  // The same on all ranks, for as long as the world lives. Sessions whose options have no transports, or no sum, use
-  // it.
+  // The same on all ranks, until Measure. Sessions whose options have no transports, or no sum, use it.
   virtual AutoTransports auto_transports() const = 0;
-  // (c) Between a warm-up and recording: chooses among kernels that do the same the quickest for what ran so far. What
-  // runs or is recorded from then on uses these, so its results may differ in rounding from those before. Sessions call
-  // it. Does nothing unless the world was made to, see CudaWorldOptions::tuning_file.
-  virtual absl::Status Tune() { return absl::OkStatus(); }
+  // (c) See reprise::Measure.
+  virtual absl::StatusOr<CostFile> Measure(const MeasureOptions& options);
 
   // Which thread is inside a call of the world, or of what is made from it.
   InUse& in_use() const { return *in_use_; }

@@ -69,7 +69,6 @@ absl::StatusOr<std::unique_ptr<SessionCore>> SessionCore::Create(CoreInputs inpu
   REPRISE_RETURN_IF_ERROR(agree("taking memory", arena.ok() ? core->TakeMemory() : arena.status()));
   const auto start = std::chrono::steady_clock::now();
   REPRISE_RETURN_IF_ERROR(agree("warm-up", core->WarmUp()));
-  REPRISE_RETURN_IF_ERROR(core->world().Tune());
   REPRISE_RETURN_IF_ERROR(agree("recording", core->Record()));
   if (core->inputs_.run.check_writes) REPRISE_RETURN_IF_ERROR(agree("checking the recording", core->CheckRecordings()));
   core->id_ = core->world().num_exchanges();

@@ -61,6 +61,11 @@ MemoryKind MemoryKindOf(Storage storage) {
   return MemoryKind::kLocal;
 }
 
+absl::StatusOr<CostFile> Machine::Measure(const MeasureOptions&) {
+  return absl::UnavailableError(
+      "host ranks cannot be measured: all transports and kernels are alike there; measure in a CUDA world");
+}
+
 absl::StatusOr<std::vector<std::string>> Machine::ExchangeBytes(absl::string_view what,
                                                                 absl::Span<const std::string> one_per_local_rank) {
   if (one_per_local_rank.size() != local_ranks().size()) {

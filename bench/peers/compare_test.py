@@ -44,7 +44,7 @@ def local(program, ms, **more):
 
 def figure(mode, ms, slots=2, span=4, transport="nccl", workload="mlp4", equal=True):
     """One object of what `step_bench --json` writes."""
-    return {"workload": workload, "mode": mode, "transport": transport, "weight_slots": slots,
+    return {"workload": workload, "mode": mode, "transports": transport, "weight_slots": slots,
             "microbatches_per_graph": span, "ms_median": ms, "ms_low": ms - 1, "ms_high": ms + 1, "teraflops": 600.0,
             "requested_bytes": 2**31, "rounding_bytes": 2**28, "recording_bytes": 2**28, "communication_bytes": 2**29,
             "results_equal": equal}
@@ -197,7 +197,7 @@ class CompareTest(unittest.TestCase):
 echo "$NCCL_GRAPH_MIXING_SUPPORT $*" >>{self.folder}/started
 for argument; do
   case "$argument" in
-    --transport={refuse}) echo "step_bench: the transport {refuse} cannot be used: all ranks must be on one host; plan" >&2; exit 1;;
+    --transports={refuse}) echo "step_bench: the transport {refuse} cannot be used: all ranks must be on one host; plan" >&2; exit 1;;
     --json=*) cp {self.folder}/figures "${{argument#--json=}}";;
   esac
 done''')
@@ -231,12 +231,21 @@ done''')
     def test_step_bench_runs_once_for_each_transport_and_number_of_slots(self):
         self.step_bench()
         self.compare("--quick", only="step_bench")
-        started = (self.folder / "started").read_text().splitlines()
+        measuring, *started = (self.folder / "started").read_text().splitlines()
+        self.assertIn("--modes=local,graph --batches=1 --measure=", measuring)
+        costs = measuring.partition("--measure=")[2]
+        self.assertEqual([f"--costs={costs} " in line for line in started], [True] * 6)
         settings = [tuple(f"--{flag}={value}" in line for flag, value in
-                          (("transport", t), ("weight_slots", s), ("microbatches_per_graph", 4)))
+                          (("transports", t), ("weight_slots", s), ("microbatches_per_graph", 4)))
                     for line, (t, s) in zip(started, ((t, s) for t in compare.TRANSPORTS for s in (2, 4)))]
         self.assertEqual(settings, [(True, True, True)] * 6)
         self.assertEqual(["local" in line for line in started], [True] + [False] * 5)
+
+    def test_a_cost_file_that_is_given_is_not_measured(self):
+        self.step_bench()
+        self.compare("--quick", "--costs=given.json", only="step_bench")
+        started = (self.folder / "started").read_text().splitlines()
+        self.assertEqual(["--costs=given.json" in line and "--measure" not in line for line in started], [True] * 6)
 
     def test_settings_of_nccl_are_made_for_step_bench_alone_and_the_callers_win(self):
         self.step_bench()
@@ -247,7 +256,7 @@ done''')
             os.environ["NCCL_GRAPH_MIXING_SUPPORT"] = "1"
             self.compare("--quick")
         started = (self.folder / "started").read_text().splitlines()
-        self.assertEqual([line[0] for line in started], ["0"] * 6 + ["1"] * 6)
+        self.assertEqual([line[0] for line in started], ["0"] * 7 + ["1"] * 7)
         self.assertEqual((self.folder / "peer").read_text().split(), ["unset", "1"])
 
     def test_a_refused_transport_is_named_and_not_tried_again(self):
@@ -255,8 +264,8 @@ done''')
         code, text, result = self.compare("--quick", only="step_bench")
         self.assertEqual(code, 0, text)
         self.assertIn("copy_engine, 2 slots, 4 a graph: exit code 1: step_bench: the transport copy_engine cannot be used", text)
-        self.assertEqual((self.folder / "started").read_text().count("--transport=copy_engine"), 1)
-        self.assertEqual((self.folder / "started").read_text().count("--transport=symmetric"), 2)
+        self.assertEqual((self.folder / "started").read_text().count("--transports=copy_engine"), 1)
+        self.assertEqual((self.folder / "started").read_text().count("--transports=symmetric"), 2)
         self.assertEqual(len([s for s in result["skipped"] if "copy_engine" in s["reason"]]), 2)
 
     def test_a_program_that_fails_keeps_its_rows_and_gives_its_reason(self):
@@ -279,7 +288,7 @@ done''')
     def test_what_does_not_fit_the_limit_is_left_out(self):
         self.step_bench()
         self.torchrun(row("fsdp2", "graph", 30.0))
-        _, text, _ = self.compare("--quick", "--limit_s=25")  # the first takes about 13 s, fsdp2 31 s
+        _, text, _ = self.compare("--quick", "--limit_s=25")  # measuring takes about 22 s, the first run 13 s, fsdp2 31 s
         self.assertRegex(text, r"skipped: fsdp2: 6 modes: takes about \d+ s, but \d+ s are left")
         self.assertRegex(text, r"reprise +graph nccl, 2 slots")
 

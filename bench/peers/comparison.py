@@ -26,7 +26,7 @@ def rows_of_step_bench(figures):
         local = f["mode"] == "local"
         mode = f["mode"]
         if not local:
-            mode += f" {f['transport']}, {f['weight_slots']} slots, {f['microbatches_per_graph']} a graph"
+            mode += f" {f['transports']}, {f['weight_slots']} slots, {f['microbatches_per_graph']} a graph"
         row = {"program": "reprise", "workload": f["workload"], "mode": mode}
         if not f["results_equal"]:
             rows.append(row | {"error": "eager and graph replays left different gradients"})

@@ -30,6 +30,15 @@ Gradient<T> Assigned(TensorView<T> view) {
   return gradient;
 }
 
+// Of y = x w^T, with the weights' gradient in the dtype that the plan reduces or keeps.
+absl::Status LinearBackward(ComputeContext& c, TensorView<const T> dy, TensorView<const T> x, ParameterId w,
+                            Gradient<T> dx) {
+  if (c.parameter_gradient_dtype(w) == DType::kFloat32) {
+    return kernels::LinearBackward<T, float>(c.stream(), dy, x, c.parameter<T>(w), dx, c.parameter_gradient<float>(w));
+  }
+  return kernels::LinearBackward<T, T>(c.stream(), dy, x, c.parameter<T>(w), dx, c.parameter_gradient<T>(w));
+}
+
 // y = relu(x w^T), in place; y says where the sum was positive.
 Compute LinearRelu(ParameterId w, TensorId x, TensorId y) {
   return {[=](ComputeContext& c) {
@@ -41,8 +50,7 @@ Compute LinearRelu(ParameterId w, TensorId x, TensorId y) {
             const TensorView<const T> out = c.saved<const T>(y);
             const TensorView<T> dsum = c.scratch<T>(out.shape);
             REPRISE_RETURN_IF_ERROR(kernels::ReluBackward<T>(c.stream(), c.output_gradient<T>(y), out, Assigned(dsum)));
-            return kernels::LinearBackward<T, T>(c.stream(), dsum, c.saved<const T>(x), c.parameter<T>(w),
-                                                 c.input_gradient<T>(x), c.parameter_gradient<T>(w));
+            return LinearBackward(c, dsum, c.saved<const T>(x), w, c.input_gradient<T>(x));
           }};
 }
 
@@ -58,11 +66,8 @@ Compute Mlp(ParameterId up, ParameterId down, TensorId x, TensorId sum, TensorId
             const TensorView<T> dh = c.scratch<T>(h.shape);
             REPRISE_RETURN_IF_ERROR(
                 kernels::GeluLinearBackward<T>(c.stream(), c.output_gradient<T>(y), h, c.parameter<T>(down), dh));
-            REPRISE_RETURN_IF_ERROR(
-                (kernels::LinearBackward<T, T>(c.stream(), c.output_gradient<T>(y), c.saved<const T>(active),
-                                               c.parameter<T>(down), {}, c.parameter_gradient<T>(down))));
-            return kernels::LinearBackward<T, T>(c.stream(), dh, c.saved<const T>(x), c.parameter<T>(up),
-                                                 c.input_gradient<T>(x), c.parameter_gradient<T>(up));
+            REPRISE_RETURN_IF_ERROR(LinearBackward(c, c.output_gradient<T>(y), c.saved<const T>(active), down, {}));
+            return LinearBackward(c, dh, c.saved<const T>(x), up, c.input_gradient<T>(x));
           }};
 }
 

@@ -21,11 +21,9 @@ absl::Status WrongJsonType(const json& value, const std::string& place, absl::st
   return JsonMistake(place, absl::StrCat("is of type ", value.type_name(), "; give ", wanted));
 }
 
-absl::Status ReadJsonObject(const json& value, const std::string& place, std::initializer_list<JsonField> fields,
-                            OtherKeys others) {
+absl::Status ReadJsonObject(const json& value, const std::string& place, std::initializer_list<JsonField> fields) {
   if (!value.is_object()) return WrongJsonType(value, place, "an object");
   for (const auto& member : value.items()) {
-    if (others == OtherKeys::kIgnored) break;
     const auto known = [&](const JsonField& field) { return field.key == member.key(); };
     if (std::any_of(fields.begin(), fields.end(), known)) continue;
     return JsonMistake(place, absl::StrCat("unknown key ", Quoted(member.key()), "; the keys are ",

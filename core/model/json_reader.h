@@ -21,7 +21,6 @@ absl::Status WrongJsonType(const nlohmann::json& value, const std::string& place
 using JsonReader = std::function<absl::Status(const nlohmann::json& value, const std::string& place)>;
 
 enum class Presence { kRequired, kOptional };
-enum class OtherKeys { kRefused, kIgnored };
 
 struct JsonField {
   const char* key;
@@ -29,9 +28,9 @@ struct JsonField {
   JsonReader read;
 };
 
-// Reads the fields in the order given.
+// Reads the fields in the order given, and refuses other keys.
 absl::Status ReadJsonObject(const nlohmann::json& value, const std::string& place,
-                            std::initializer_list<JsonField> fields, OtherKeys others = OtherKeys::kRefused);
+                            std::initializer_list<JsonField> fields);
 // Reads the elements in order.
 absl::Status ReadJsonList(const nlohmann::json& value, const std::string& place, const JsonReader& read_entry);
 JsonReader JsonList(JsonReader read_entry);

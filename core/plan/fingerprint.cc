@@ -112,9 +112,9 @@ class PlanHasher {
 
   void FeedOne(const PlanOptions& options) {
     const auto& [prefetch_depth, weight_slots, gradient_slots, microbatches_per_graph, residency, reduce, tail,
-                 transports, sum, reduce_dtype, accumulate, master, optimizer_states] = options;
+                 transports, sum, reduce_dtype, master_dtype, optimizer_states] = options;
     Feed(prefetch_depth, weight_slots, gradient_slots, microbatches_per_graph, residency, reduce, tail, transports, sum,
-         reduce_dtype, accumulate, master, optimizer_states);
+         reduce_dtype, master_dtype, optimizer_states);
   }
   void FeedOne(const TransportChoice& choice) {
     const auto& [unit_bytes, transports] = choice;

@@ -1,38 +1,9 @@
 #include "core/plan/plan_fields.h"
 
-#include <optional>
-
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 
 namespace reprise::internal {
-
-absl::string_view Word(Residency residency) {
-  switch (residency) {
-    case Residency::kKeep:
-      return "on";
-    case Residency::kOff:
-      return "off";
-  }
-  return "?";
-}
-absl::string_view Word(Reduce reduce) {
-  switch (reduce) {
-    case Reduce::kEveryMicrobatch:
-      return "each";
-    case Reduce::kOncePerStep:
-      return "last";
-  }
-  return "?";
-}
-absl::string_view Word(Tail tail) {
-  switch (tail) {
-    case Tail::kInGraph:
-      return "graph";
-    case Tail::kCarried:
-      return "carried";
-  }
-  return "?";
-}
 
 namespace {
 
@@ -54,9 +25,6 @@ std::string NameIn(const List& list, IdType id, absl::string_view kind) {
 
 Field OfText(absl::string_view name, absl::string_view value) { return {name, std::string(value)}; }
 Field OfNumber(absl::string_view name, int64_t value) { return {name, value}; }
-Field OfOptional(absl::string_view name, std::optional<int> value) {
-  return value.has_value() ? OfNumber(name, *value) : OfText(name, "unset");
-}
 
 }  // namespace
 
@@ -132,21 +100,13 @@ CommandFields FieldsOf(const Plan& plan, const Command& command) {
 }
 
 std::vector<Field> FieldsOf(const PlanOptions& options) {
-  const auto& [prefetch_depth, weight_slots, gradient_slots, microbatches_per_graph, residency, reduce, tail,
-               transports, sum, reduce_dtype, accumulate, master, optimizer_states] = options;
-  return {OfOptional("prefetch_depth", prefetch_depth),
-          OfOptional("weight_slots", weight_slots),
-          OfOptional("gradient_slots", gradient_slots),
-          OfOptional("microbatches_per_graph", microbatches_per_graph),
-          OfText("residency", Word(residency)),
-          OfText("reduce", Word(reduce)),
-          OfText("tail", Word(tail)),
-          OfText("transports", ToText(transports)),
-          OfText("sum", sum.has_value() ? Name(*sum) : "unset"),
-          OfText("reduce_dtype", Name(reduce_dtype)),
-          OfText("accumulate", Name(accumulate)),
-          OfText("master", Name(master)),
-          OfNumber("optimizer_states", optimizer_states)};
+  std::vector<Field> fields;
+  for (const PlanOptionText& option : PlanOptionTexts()) {
+    const std::string text = option.get(options);
+    int64_t number = 0;
+    fields.push_back(absl::SimpleAtoi(text, &number) ? OfNumber(option.name, number) : OfText(option.name, text));
+  }
+  return fields;
 }
 
 }  // namespace reprise::internal

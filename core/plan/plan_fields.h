@@ -24,11 +24,7 @@ struct CommandFields {
 // Any ids: one that is out of range is shown as its number.
 CommandFields FieldsOf(const Plan& plan, const Command& command);
 
-// The words of options, as flags have them too; "?" for a value that does not exist.
-absl::string_view Word(Residency residency);
-absl::string_view Word(Reduce reduce);
-absl::string_view Word(Tail tail);
-// Every option; "unset" where a value is.
+// Every option, see PlanOptionTexts.
 std::vector<Field> FieldsOf(const PlanOptions& options);
 
 // The name of the element `id` of a list of the model or the plan, or "kind#number" if there is none.

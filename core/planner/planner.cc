@@ -59,25 +59,20 @@ absl::Status CheckOptions(const PlanOptions& options) {
     return absl::InvalidArgumentError(
         absl::StrCat("optimizer_states is ", options.optimizer_states, "; give 0 to ", kMaxOptimizerStates));
   }
-  REPRISE_RETURN_IF_ERROR(CheckKnown("residency", options.residency, Residency::kOff, internal::Word));
-  REPRISE_RETURN_IF_ERROR(CheckKnown("reduce", options.reduce, Reduce::kOncePerStep, internal::Word));
-  REPRISE_RETURN_IF_ERROR(CheckKnown("tail", options.tail, Tail::kCarried, internal::Word));
+  REPRISE_RETURN_IF_ERROR(CheckKnown("residency", options.residency, Residency::kOff, Name));
+  REPRISE_RETURN_IF_ERROR(CheckKnown("reduce", options.reduce, Reduce::kOncePerStep, Name));
+  REPRISE_RETURN_IF_ERROR(CheckKnown("tail", options.tail, Tail::kCarried, Name));
   REPRISE_RETURN_IF_ERROR(CheckKnown("sum", options.sum.value_or(Sum::kRankOrder), Sum::kNccl, Name));
   REPRISE_RETURN_IF_ERROR(internal::CheckTransportChoices(options.transports, options.sum.value_or(Sum::kRankOrder)));
   for (const auto& [name, dtype] :
-       {std::pair{"reduce_dtype", options.reduce_dtype}, std::pair{"master", options.master_dtype}}) {
+       {std::pair{"reduce_dtype", options.reduce_dtype}, std::pair{"master_dtype", options.master_dtype}}) {
     if (IsFloatingPoint(dtype)) continue;
-    return absl::InvalidArgumentError(
-        absl::StrCat(name, " dtype is ", std::string(Name(dtype)), " but must be f32 or bf16"));
-  }
-  if (kAccumulateDType != DType::kFloat32) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("accumulate dtype is ", std::string(Name(kAccumulateDType)), " but only f32 is supported"));
+    return absl::InvalidArgumentError(absl::StrCat(name, " is ", std::string(Name(dtype)), " but must be f32 or bf16"));
   }
   if (options.tail == Tail::kCarried && options.reduce == Reduce::kOncePerStep) {
-    return absl::InvalidArgumentError(absl::StrCat("tail ", internal::Word(options.tail),
+    return absl::InvalidArgumentError(absl::StrCat("tail ", Name(options.tail),
                                                    " needs a reduction in every graph, and reduce ",
-                                                   internal::Word(options.reduce), " has none; choose one of them"));
+                                                   Name(options.reduce), " has none; choose one of them"));
   }
   return absl::OkStatus();
 }

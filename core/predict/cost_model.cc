@@ -28,24 +28,14 @@ absl::Status CheckFigure(absl::string_view name, double value, bool may_be_zero)
                                                  may_be_zero ? "finite number of at least 0" : "positive number"));
 }
 
-absl::Status CheckCosts(const Model& model, const CostModel& costs) {
-  REPRISE_RETURN_IF_ERROR(CheckFigure("flops", costs.flops, false));
-  REPRISE_RETURN_IF_ERROR(CheckFigure("memory_bandwidth", costs.memory_bandwidth, false));
-  REPRISE_RETURN_IF_ERROR(CheckFigure("gather_bandwidth", costs.gather_bandwidth, false));
-  REPRISE_RETURN_IF_ERROR(CheckFigure("reduce_bandwidth", costs.reduce_bandwidth, false));
-  REPRISE_RETURN_IF_ERROR(CheckFigure("collective_us", costs.collective_us, true));
-  REPRISE_RETURN_IF_ERROR(CheckFigure("command_us", costs.command_us, true));
+absl::Status CheckCalls(const Model& model, const CostModel& costs) {
   std::set<std::string> names;
   for (const CallSpec& call : model.calls()) names.insert(call.name);
   for (const auto& [name, flops] : costs.calls) {
-    if (names.count(name) == 0) {
-      return absl::InvalidArgumentError(absl::StrCat("the cost model has FLOPs of call ", internal::Quoted(name),
-                                                     ", which is none of the model's ", names.size(),
-                                                     "; correct its name or leave it out"));
-    }
-    REPRISE_RETURN_IF_ERROR(CheckFigure(absl::StrCat("forward of call ", internal::Quoted(name)), flops.forward, true));
-    REPRISE_RETURN_IF_ERROR(
-        CheckFigure(absl::StrCat("backward of call ", internal::Quoted(name)), flops.backward, true));
+    if (names.count(name) > 0) continue;
+    return absl::InvalidArgumentError(absl::StrCat("the cost model has FLOPs of call ", internal::Quoted(name),
+                                                   ", which is none of the model's ", names.size(),
+                                                   "; correct its name or leave it out"));
   }
   return absl::OkStatus();
 }
@@ -147,6 +137,20 @@ absl::Status CheckSchedules(const Plan& plan, const std::vector<int>& schedules)
 
 }  // namespace
 
+absl::Status internal::CheckFigures(const CostModel& costs) {
+  REPRISE_RETURN_IF_ERROR(CheckFigure("flops", costs.flops, false));
+  REPRISE_RETURN_IF_ERROR(CheckFigure("memory_bandwidth", costs.memory_bandwidth, false));
+  REPRISE_RETURN_IF_ERROR(CheckFigure("gather_bandwidth", costs.gather_bandwidth, false));
+  REPRISE_RETURN_IF_ERROR(CheckFigure("reduce_bandwidth", costs.reduce_bandwidth, false));
+  REPRISE_RETURN_IF_ERROR(CheckFigure("collective_us", costs.collective_us, true));
+  REPRISE_RETURN_IF_ERROR(CheckFigure("command_us", costs.command_us, true));
+  for (const auto& [name, flops] : costs.calls) {
+    REPRISE_RETURN_IF_ERROR(CheckFigure(absl::StrCat("forward of call ", Quoted(name)), flops.forward, true));
+    REPRISE_RETURN_IF_ERROR(CheckFigure(absl::StrCat("backward of call ", Quoted(name)), flops.backward, true));
+  }
+  return absl::OkStatus();
+}
+
 CallFlops EstimateFlops(const Model& model, CallId id) {
   const CallSpec& call = model.call(id);
   const TensorSpec* tensor = FirstWithExtents(model, call.outputs);
@@ -167,7 +171,8 @@ CallFlops EstimateFlops(const Model& model, CallId id) {
 
 absl::StatusOr<Timeline> PredictTimeline(const Plan& plan, const std::vector<int>& schedules, const CostModel& costs) {
   REPRISE_RETURN_IF_ERROR(CheckSchedules(plan, schedules));
-  REPRISE_RETURN_IF_ERROR(CheckCosts(plan.model, costs));
+  REPRISE_RETURN_IF_ERROR(internal::CheckFigures(costs));
+  REPRISE_RETURN_IF_ERROR(CheckCalls(plan.model, costs));
   const CommandCosts command_costs(plan, costs);
   Timeline timeline;
   double replay_start = 0;

@@ -3,6 +3,7 @@
 #define REPRISE_CORE_PREDICT_TIMELINE_CHECKS_H_
 
 #include "absl/status/status.h"
+#include "reprise/core/cost_model.h"
 #include "reprise/core/plan.h"
 #include "reprise/core/timeline.h"
 
@@ -17,6 +18,8 @@ absl::Status CheckTimes(double start_us, double end_us);
 // InvalidArgument, naming the span, if one is of no command, rank or replay, its times are not in order, or an activity
 // lies outside it.
 absl::Status CheckTimeline(const Plan& plan, const Timeline& timeline);
+// InvalidArgument for a rate that is not positive and finite, and another figure that is negative or not finite.
+absl::Status CheckFigures(const CostModel& costs);
 // InvalidArgument if a wait names no earlier command or a lane does not exist.
 absl::Status CheckOrder(const Schedule& schedule);
 

@@ -132,7 +132,7 @@ class Places {
       }
       if (!trains || !model.once()) continue;
       REPRISE_RETURN_IF_ERROR(Take(buffers.unsharded_gradient, in_place ? Storage::kGradients : Storage::kSession,
-                                   model.full_offset(unit, model.num_groups(unit)), "the unsharded gradient of ",
+                                   model.unsharded_offset(unit, model.num_groups(unit)), "the unsharded gradient of ",
                                    name));
     }
     const int64_t parts = int64_t{1} + plan_.world_size();
@@ -239,7 +239,7 @@ class Memory {
               model_.NormPartials(unit, g, sums));
       }
       if (moment_.unsharded_gradients) {
-        VisitGradients(unit, g, buffers.unsharded_gradient, model_.full_offset(unit, g), SizeOf(kAccumulateDType),
+        VisitGradients(unit, g, buffers.unsharded_gradient, model_.unsharded_offset(unit, g), SizeOf(kAccumulateDType),
                        &ModelMeaning::Gradient);
       }
     }

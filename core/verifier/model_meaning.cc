@@ -103,7 +103,7 @@ void ModelMeaning::FindStateTimes() {
 
 void ModelMeaning::FindOffsets() {
   for (const UnitLayout& unit : plan_.layout.units) {
-    std::vector<int64_t>&reduce = reduce_offsets_.emplace_back(1, 0), &full = full_offsets_.emplace_back(1, 0);
+    std::vector<int64_t>&reduce = reduce_offsets_.emplace_back(1, 0), &full = unsharded_offsets_.emplace_back(1, 0);
     std::vector<int64_t>& norm = norm_offsets_.emplace_back();
     std::vector<bool>& has = group_has_gradient_.emplace_back();
     for (const FlatGroup& group : unit.groups) {

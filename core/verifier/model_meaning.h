@@ -61,13 +61,14 @@ class ModelMeaning {
   std::vector<GroupSegment> SegmentsOf(UnitId unit) const;
   // In which compute writes a parameter's gradient.
   DType gradient_dtype(ParameterId p) const { return once() ? kAccumulateDType : plan_.model.parameter(p).spec.dtype; }
-  // Byte offset of a group in a reduce buffer, and in a unsharded gradient, of its unit; for `groups` that of the end.
+  // Byte offset of a group in a reduce buffer, and in an unsharded gradient, of its unit; for `groups` that of the end.
   int64_t reduce_offset(UnitId unit, int group) const { return reduce_offsets_[unit.value()][group]; }
-  int64_t full_offset(UnitId unit, int group) const { return full_offsets_[unit.value()][group]; }
+  int64_t unsharded_offset(UnitId unit, int group) const { return unsharded_offsets_[unit.value()][group]; }
   // Of a parameter in its unit's unsharded gradient.
-  int64_t full_offset(ParameterId p) const {
+  int64_t unsharded_offset(ParameterId p) const {
     const ParameterPlace& place = plan_.layout.parameters[p.value()];
-    return full_offset(plan_.model.parameter(p).unit, place.group) + place.first_element * SizeOf(kAccumulateDType);
+    return unsharded_offset(plan_.model.parameter(p).unit, place.group) +
+           place.first_element * SizeOf(kAccumulateDType);
   }
   // Where the partial norms of a group lie, and the bytes of all.
   int64_t norm_offset(UnitId unit, int group) const { return norm_offsets_[unit.value()][group]; }
@@ -103,7 +104,7 @@ class ModelMeaning {
   std::vector<int> tensor_gradient_terms_;  // by TensorId
   std::vector<int> state_updates_;          // by TensorId
   std::vector<std::vector<bool>> group_has_gradient_;
-  std::vector<std::vector<int64_t>> reduce_offsets_, full_offsets_, norm_offsets_;
+  std::vector<std::vector<int64_t>> reduce_offsets_, unsharded_offsets_, norm_offsets_;
   int64_t norm_bytes_ = 0;
 };
 

@@ -102,7 +102,7 @@ LaneCommands Ends(const Schedule& schedule, Side side) {
   return ends;
 }
 
-// A reduce buffer takes a slot; a unsharded gradient that is reduced where it is takes none.
+// A reduce buffer takes a slot; an unsharded gradient that is reduced where it is takes none.
 absl::Status CheckTaken(const CheckedSchedule& schedule) {
   const Plan& plan = schedule.plan();
   for (size_t i = 0; i < schedule.schedule().commands.size(); ++i) {

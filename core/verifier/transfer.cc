@@ -111,7 +111,7 @@ void Transfer::AddScratch(const CallSpec& spec) {
 void Transfer::UsesReduceBuffer(UnitId unit, int g, int64_t microbatch, Access access) {
   const FlatGroup& group = model_.group(unit, g);
   const int64_t size = SizeOf(plan_.reduce_dtype(group));
-  Add(Role::kReduceBuffer, g, access, group.num_elements * size, InPlace(unit), model_.full_offset(unit, g));
+  Add(Role::kReduceBuffer, g, access, group.num_elements * size, InPlace(unit), model_.unsharded_offset(unit, g));
   for (const PlacedParameter& placed : group.parameters) {
     if (!model_.has_gradient(placed.parameter)) continue;
     const Piece piece = {placed.first_element * size, placed.num_elements * size,
@@ -222,14 +222,14 @@ absl::Status Transfer::Of(const Backward& c) {
     if (term.index > 0) Before({0, bytes, model_.TensorGradient(term.id, term.index, c.position)});
     After({0, bytes, model_.TensorGradient(term.id, term.index + 1, c.position)});
   }
-  // A unsharded gradient is of all microbatches of the step, of which a schedule that starts without it has the first.
+  // An unsharded gradient is of all microbatches of the step, of which a schedule that starts without it has the first.
   const bool starts = !model_.once() || (c.position == 0 && !schedule_->start.gradients);
   for (const GradientTerm<ParameterId>& term : call.parameter_gradients) {
     const int64_t bytes =
         NumElements(plan_.model.parameter(term.id).spec.shape) * SizeOf(model_.gradient_dtype(term.id));
     const bool assigns = starts && term.index == 0;
     Add(Role::kParameterGradient, term.id.value(), assigns ? Access::kAssign : Access::kUpdate, bytes,
-        BuffersOf(plan_.model.parameter(term.id).unit).unsharded_gradient, model_.full_offset(term.id));
+        BuffersOf(plan_.model.parameter(term.id).unit).unsharded_gradient, model_.unsharded_offset(term.id));
     if (!assigns) Before({0, bytes, model_.Gradient(term.id, term.index, c.position)});
     After({0, bytes, model_.Gradient(term.id, term.index + 1, c.position)});
   }

@@ -3,6 +3,7 @@
 #include <cstdlib>
 #include <iostream>
 
+#include "absl/flags/flag.h"
 #include "absl/strings/str_cat.h"
 #include "examples/common/output.h"
 #include "reprise/core/status_macros.h"
@@ -13,8 +14,23 @@
 #include "reprise/graph/cuda_world.h"
 #endif
 
+ABSL_FLAG(reprise::examples::Device, device, reprise::examples::Device::kAuto,
+          "auto, host or cuda; auto: GPUs if there is one for each rank, or one for all with --share_device");
+ABSL_FLAG(int, ranks, 0,
+          "ranks that the model is sharded over; 0: what the launcher says; without one, all GPUs, or 2 host ranks");
+ABSL_FLAG(std::string, costs, "",
+          "on devices: cost file of step_bench --measure, for the quickest transports and GEMMs");
+ABSL_FLAG(bool, share_device, false, "several ranks may use one GPU: for tests, never for speed");
+
 namespace reprise::examples {
 namespace {
+
+struct ProgramOptions {
+  Device device = Device::kAuto;
+  int ranks = 0;
+  std::string cost_file = {};
+  bool share_device = false;
+};
 
 constexpr int kDefaultHostRanks = 2;
 
@@ -33,11 +49,11 @@ void ChooseNcclSettings(bool share_device) {
 }
 
 absl::StatusOr<std::shared_ptr<World>> OpenDevice(const LaunchEnvironment& launch, const ProgramOptions& options) {
-  return CreateCudaWorld(launch, {.tuning_file = options.tuning_file, .share_device = options.share_device});
+  return CreateCudaWorld(launch, {.cost_file = options.cost_file, .share_device = options.share_device});
 }
 absl::StatusOr<std::shared_ptr<World>> OpenDeviceAlone(const LaunchEnvironment& launch, const ProgramOptions& options) {
   return CreateCudaWorld({}, {.device = DeviceOf(launch, options.share_device),
-                              .tuning_file = options.tuning_file,
+                              .cost_file = options.cost_file,
                               .share_device = options.share_device});
 }
 #else
@@ -86,7 +102,11 @@ std::string AbslUnparseFlag(Device device) {
   return "";
 }
 
-absl::StatusOr<Program> StartProgram(const ProgramOptions& options) {
+absl::StatusOr<Program> StartProgram() {
+  const ProgramOptions options = {.device = absl::GetFlag(FLAGS_device),
+                                  .ranks = absl::GetFlag(FLAGS_ranks),
+                                  .cost_file = absl::GetFlag(FLAGS_costs),
+                                  .share_device = absl::GetFlag(FLAGS_share_device)};
   if (options.ranks < 0) {
     return absl::InvalidArgumentError(absl::StrCat("--ranks is ", options.ranks, " but must be at least 0"));
   }

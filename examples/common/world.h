@@ -17,18 +17,10 @@ enum class Device : uint8_t { kAuto, kHost, kCuda };
 bool AbslParseFlag(absl::string_view text, Device* device, std::string* error);
 std::string AbslUnparseFlag(Device device);
 
-struct ProgramOptions {
-  // kAuto: devices if this process sees one for each rank, otherwise the host.
-  Device device = Device::kAuto;
-  int ranks = 0;  // 0: what the launcher says; without one, every device of this machine, or 2 host ranks
-  std::string tuning_file = {};  // CudaWorldOptions::tuning_file
-  bool share_device = false;     // CudaWorldOptions::share_device; kAuto then needs one device for all ranks
-};
-
-// A world, or the exit code of a program that started itself once per rank and has nothing more to do. Under torchrun,
-// mpirun or srun the process is one rank. Prints one line that says which; only rank 0 prints it to the standard
-// output. Settings of NCCL that its first use reads are made here unless the user made them, so nothing may use NCCL
-// before.
+// A world as the flags --device, --ranks, --costs and --share_device say, or the exit code of a program that started
+// itself once per rank and has nothing more to do. Under torchrun, mpirun or srun the process is one rank. Prints one
+// line that says which; only rank 0 prints it to the standard output. Settings of NCCL that its first use reads are
+// made here unless the user made them, so nothing may use NCCL before.
 struct Program {
   std::shared_ptr<World> world;
   // Makes a world of one rank, this process alone, with the same kernels.
@@ -36,7 +28,7 @@ struct Program {
   std::optional<int> exit_code;
   bool prints = true;  // is this the process that talks to the user?
 };
-absl::StatusOr<Program> StartProgram(const ProgramOptions& options);
+absl::StatusOr<Program> StartProgram();
 
 }  // namespace reprise::examples
 

@@ -1,11 +1,9 @@
 #include "examples/reprise_plan/options.h"
 
-#include <algorithm>
-#include <functional>
 #include <vector>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
-#include "core/plan/plan_fields.h"
 #include "reprise/core/planner.h"
 
 namespace reprise {
@@ -13,12 +11,6 @@ namespace {
 
 // Planning takes a tenth of a second for so many, and is done up to a hundred times.
 constexpr size_t kMaxCommands = 10'000;
-
-using Fields = std::vector<internal::Field>;
-
-std::string ValueText(const internal::Field& field) {
-  return std::visit([](const auto& value) { return absl::StrCat(value); }, field.value);
-}
 
 // Would these options give the same plan, but for the options themselves?
 bool GiveTheSame(const Plan& plan, const PlanOptions& options, bool training) {
@@ -56,8 +48,8 @@ struct Limit {
 
 std::string OptionsTable(const Plan& plan, const PlanOptions& asked, bool training, std::string idle) {
   std::string out = "\noptions in force\n";
-  for (const internal::Field& field : internal::FieldsOf(plan.options)) {
-    absl::StrAppend(&out, std::string(field.name), "=", ValueText(field), "\n");
+  for (const PlanOptionText& option : PlanOptionTexts()) {
+    absl::StrAppend(&out, option.name, "=", option.get(plan.options), "\n");
   }
   const auto table = [&] { return idle.empty() ? out : absl::StrCat(out, "\noptions without effect\n", idle); };
   size_t commands = 0;
@@ -86,24 +78,13 @@ std::string OptionsTable(const Plan& plan, const PlanOptions& asked, bool traini
   }
   // The others, one by one, against their defaults.
   const PlanOptions defaults;
-  const Fields asked_fields = internal::FieldsOf(asked), default_fields = internal::FieldsOf(defaults);
-  const std::vector<std::pair<absl::string_view, std::function<void(PlanOptions&)>>> resets = {
-      {"residency", [&](PlanOptions& o) { o.residency = defaults.residency; }},
-      {"reduce", [&](PlanOptions& o) { o.reduce = defaults.reduce; }},
-      {"tail", [&](PlanOptions& o) { o.tail = defaults.tail; }},
-      {"reduce_dtype", [&](PlanOptions& o) { o.reduce_dtype = defaults.reduce_dtype; }},
-      {"master", [&](PlanOptions& o) { o.master_dtype = defaults.master; }},
-      {"transports", [&](PlanOptions& o) { o.transports.clear(); }}};
-  for (const auto& [name, reset] : resets) {
-    const auto named = [name = name](const internal::Field& field) { return field.name == name; };
-    const auto field = std::find_if(asked_fields.begin(), asked_fields.end(), named);
-    if (field == asked_fields.end()) continue;
-    const auto usual = std::find_if(default_fields.begin(), default_fields.end(), named);
-    if (usual != default_fields.end() && usual->value == field->value) continue;
+  for (const PlanOptionText& option : PlanOptionTexts()) {
+    const std::string value = option.get(asked), usual = option.get(defaults);
+    const bool is_limit = absl::c_any_of(limits, [&](const Limit& limit) { return limit.name == option.name; });
     PlanOptions without = asked;
-    reset(without);
-    if (!GiveTheSame(plan, without, training)) continue;
-    add(absl::StrCat(name, "=", ValueText(*field)),
+    if (is_limit || value == usual || !option.set(without, usual).ok() || !GiveTheSame(plan, without, training))
+      continue;
+    add(absl::StrCat(option.name, "=", value),
         absl::StrCat("no effect: ",
                      training ? "this model has the same plan without it" : "a forward plan is the same without it"));
   }

@@ -34,12 +34,13 @@ TraceNotes NotesOn(const Plan& plan, const CostModel& costs, const std::string& 
                                 costs.reduce_bandwidth / 1e9, costs.collective_us, costs.command_us)},
       {"source", source}};
   if (costs.ranks.has_value() && plan.world_size() > *costs.ranks) {
-    notes.push_back({"guess", absl::StrCat("for ", plan.world_size(),
-                                           " ranks the bandwidths are guesses: they were "
-                                           "measured with ",
-                                           *costs.ranks,
-                                           "; give --costs=FILE of step_bench with as many ranks, or with the "
-                                           "bandwidths that you expect")});
+    notes.push_back(
+        {"guess", absl::StrCat("for ", plan.world_size(),
+                               " ranks the bandwidths are guesses: they were "
+                               "measured with ",
+                               *costs.ranks,
+                               "; give --costs=FILE of step_bench --measure with as many ranks, or with the "
+                               "bandwidths that you expect")});
   }
   return notes;
 }

@@ -16,12 +16,13 @@
 #include "absl/strings/str_split.h"
 #include "absl/types/optional.h"
 #include "examples/common/command_line.h"
+#include "examples/common/plan_flags.h"
 #include "examples/common/read_file.h"
 #include "examples/reprise_plan/fit.h"
 #include "examples/reprise_plan/options.h"
 #include "examples/reprise_plan/prediction.h"
 #include "examples/reprise_plan/summary.h"
-#include "reprise/core/cost_model.h"
+#include "reprise/core/cost_file.h"
 #include "reprise/core/overlap.h"
 #include "reprise/core/plan.h"
 #include "reprise/core/planner.h"
@@ -38,23 +39,8 @@ ABSL_FLAG(OptionalInt, stack, absl::nullopt,
 ABSL_FLAG(std::string, param_shape, "16384x16384", "rows x columns of each unit's parameter, with --stack");
 ABSL_FLAG(std::string, dtype, "bf16", "bf16 or f32: of parameters and activations, with --stack");
 ABSL_FLAG(int64_t, tokens, 0, "rows of the activations of a microbatch, with --stack; 0: activations are not counted");
-ABSL_FLAG(int, world_size, 2, "ranks");
+ABSL_FLAG(int, ranks, 2, "ranks that the model is sharded over");
 ABSL_FLAG(int, microbatches, 1, "microbatches of a step, for summary, json, timeline and overlap");
-ABSL_FLAG(OptionalInt, prefetch_depth, absl::nullopt, "calls that a gather may run ahead; unset: 1");
-ABSL_FLAG(OptionalInt, weight_slots, absl::nullopt,
-          "gathered copies that live at once; unset: 2, or what a call needs");
-ABSL_FLAG(OptionalInt, gradient_slots, absl::nullopt, "reduce buffers that live at once; unset: 2, or what is needed");
-ABSL_FLAG(OptionalInt, microbatches_per_graph, absl::nullopt, "microbatches of one graph; unset: 1");
-ABSL_FLAG(std::string, residency, "on", "on: slots keep weights until something else needs them; off");
-ABSL_FLAG(std::string, reduce, "each",
-          "when gradients are reduced: each (every microbatch) or last (after the last of a step)");
-ABSL_FLAG(std::string, tail, "graph", "where the last reduction of a graph runs: graph (at its end) or carried");
-ABSL_FLAG(
-    std::string, transport, "auto",
-    "auto (here default: only GPUs measure), default, symmetric, copy_engine, or several, by the bytes of a unit's "
-    "gathered copy, as in symmetric,4194304:copy_engine");
-ABSL_FLAG(std::string, reduce_dtype, "bf16", "bf16 or f32: of gradients in a reduction");
-ABSL_FLAG(std::string, master, "f32", "bf16 or f32: of master weights");
 ABSL_FLAG(bool, forward, false, "plan forward only");
 ABSL_FLAG(bool, verify, true, "prove the plan safe before printing it");
 ABSL_FLAG(
@@ -63,8 +49,8 @@ ABSL_FLAG(
     "its communication compute hides)");
 ABSL_FLAG(
     std::string, costs, "",
-    "cost model for timeline and overlap: a file of such (JSON), or what step_bench wrote; unset: two H200, which "
-    "is a guess for more ranks");
+    "cost file for timeline and overlap (JSON), as step_bench --measure writes it; unset: two H200, which is a guess "
+    "for more ranks");
 ABSL_FLAG(
     std::string, device_memory, "",
     "for summary: whether the plan fits in so much memory of a device: a number with B, KB, MB, GB, TB (powers of "
@@ -91,36 +77,11 @@ absl::StatusOr<T> Choose(const absl::Flag<std::string>& flag, const Words<T>& wo
       absl::StrCat("--", flag.Name(), " is \"", text, "\"; give one of: ", absl::StrJoin(known, ", ")));
 }
 
-std::optional<int> Read(const absl::Flag<OptionalInt>& flag) {
-  const OptionalInt value = absl::GetFlag(flag);
-  return value.has_value() ? std::optional<int>(*value) : std::nullopt;
-}
-
 // An error gets what the flags say in front.
 template <class T>
 absl::StatusOr<T> Named(const std::string& what, absl::StatusOr<T> result) {
   if (result.ok()) return result;
   return absl::Status(result.status().code(), absl::StrCat(what, ": ", std::string(result.status().message())));
-}
-
-absl::StatusOr<PlanOptions> ReadOptions() {
-  const Words<DType> dtypes = {{"bf16", DType::kBFloat16}, {"f32", DType::kFloat32}};
-  PlanOptions options;
-  options.prefetch_depth = Read(FLAGS_prefetch_depth);
-  options.weight_slots = Read(FLAGS_weight_slots);
-  options.gradient_slots = Read(FLAGS_gradient_slots);
-  options.microbatches_per_graph = Read(FLAGS_microbatches_per_graph);
-  REPRISE_ASSIGN_OR_RETURN(options.residency,
-                           Choose<Residency>(FLAGS_residency, {{"on", Residency::kKeep}, {"off", Residency::kOff}}));
-  REPRISE_ASSIGN_OR_RETURN(options.reduce, Choose<Reduce>(FLAGS_reduce, {{"each", Reduce::kEveryMicrobatch},
-                                                                         {"last", Reduce::kOncePerStep}}));
-  REPRISE_ASSIGN_OR_RETURN(options.tail,
-                           Choose<Tail>(FLAGS_tail, {{"graph", Tail::kInGraph}, {"carried", Tail::kCarried}}));
-  REPRISE_ASSIGN_OR_RETURN(options.transports,
-                           Named("--transport", TransportChoicesFromText(absl::GetFlag(FLAGS_transport))));
-  REPRISE_ASSIGN_OR_RETURN(options.reduce_dtype, Choose<DType>(FLAGS_wire, dtypes));
-  REPRISE_ASSIGN_OR_RETURN(options.master_dtype, Choose<DType>(FLAGS_master, dtypes));
-  return options;
 }
 
 absl::StatusOr<Shape> ReadShape() {
@@ -150,7 +111,7 @@ absl::StatusOr<T> ReadNamedFile(const absl::Flag<std::string>& flag, absl::strin
 
 absl::StatusOr<Model> ReadModel() {
   const std::string path = absl::GetFlag(FLAGS_model);
-  const std::optional<int> units = Read(FLAGS_stack);
+  const OptionalInt units = absl::GetFlag(FLAGS_stack);
   if (path.empty() == !units.has_value()) {
     return absl::InvalidArgumentError(absl::StrCat(path.empty() ? "neither" : "both", " of --model and --stack ",
                                                    path.empty() ? "is" : "are",
@@ -180,7 +141,8 @@ absl::StatusOr<std::string> Prediction(const Plan& plan, const PlanSummary& summ
   CostModel costs;
   std::string source = "two H200 with NVLink, the built-in ones";
   if (!absl::GetFlag(FLAGS_costs).empty()) {
-    REPRISE_ASSIGN_OR_RETURN(costs, ReadNamedFile<CostModel>(FLAGS_costs, "cost model", CostModelFromJson));
+    REPRISE_ASSIGN_OR_RETURN(const CostFile file, ReadNamedFile<CostFile>(FLAGS_costs, "cost", CostFileFromJson));
+    costs = file.costs;
     source = absl::StrCat(absl::GetFlag(FLAGS_costs), "; what it lacks: ", source);
   }
   TraceNotes notes = NotesOn(plan, costs, source);
@@ -254,10 +216,10 @@ absl::StatusOr<Answer> Output() {
     REPRISE_ASSIGN_OR_RETURN(device_memory,
                              Named("--device_memory", BytesFromText(absl::GetFlag(FLAGS_device_memory))));
   }
-  REPRISE_ASSIGN_OR_RETURN(const PlanOptions options, ReadOptions());
+  REPRISE_ASSIGN_OR_RETURN(const PlanOptions options, examples::ReadPlanFlags({}));
   REPRISE_ASSIGN_OR_RETURN(const Model model, ReadModel());
   const auto make_plan = absl::GetFlag(FLAGS_forward) ? PlanForward : PlanTraining;
-  REPRISE_ASSIGN_OR_RETURN(const Plan plan, make_plan(model, absl::GetFlag(FLAGS_world_size), options));
+  REPRISE_ASSIGN_OR_RETURN(const Plan plan, make_plan(model, absl::GetFlag(FLAGS_ranks), options));
   REPRISE_ASSIGN_OR_RETURN(const PlanSummary summary, Summarize(plan, absl::GetFlag(FLAGS_microbatches)));
   if (absl::GetFlag(FLAGS_verify)) REPRISE_RETURN_IF_ERROR(Verify(plan));
   Answer answer;
@@ -279,7 +241,7 @@ int main(int argc, char** argv) {
   return reprise::examples::RunProgram(
       argc, argv,
       "prints how a model is trained: its schedules, memory and counts.\n\n"
-      "  reprise_plan --stack=4 --world_size=2 --microbatches=2\n"
+      "  reprise_plan --stack=4 --ranks=2 --microbatches=2\n"
       "  reprise_plan --stack=2 --param_shape=64x64 --tokens=8 --residency=off --format=text\n"
       "  reprise_plan --model=model.json --format=dot | dot -Tsvg > plan.svg\n"
       "  reprise_plan --stack=4 --tokens=8192 --microbatches=2 --format=overlap\n"

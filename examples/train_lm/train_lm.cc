@@ -17,6 +17,7 @@
 #include "examples/common/command_line.h"
 #include "examples/common/language_model.h"
 #include "examples/common/output.h"
+#include "examples/common/plan_flags.h"
 #include "examples/common/world.h"
 #include "examples/train_lm/check.h"
 #include "examples/train_lm/printable.h"
@@ -28,9 +29,6 @@
 
 ABSL_FLAG(std::string, data, "build/quickstart/text.txt",
           "text to train on, of which the last tenth is for validation; examples/quickstart makes the default");
-ABSL_FLAG(reprise::examples::Device, device, reprise::examples::Device::kAuto,
-          "auto, host or cuda; auto: GPUs if there is one for each rank");
-ABSL_FLAG(int, ranks, 0, "ranks that the model is sharded over; 0: all GPUs, or 2 host ranks");
 ABSL_FLAG(int, microbatches, 2, "microbatches per rank and step");
 ABSL_FLAG(int, depth, 2, "transformer blocks");
 ABSL_FLAG(int, width, 128, "width of the residual stream; a multiple of --heads");
@@ -40,9 +38,6 @@ ABSL_FLAG(int, batch, 8, "sequences per rank and microbatch");
 ABSL_FLAG(int, steps, 500, "optimizer steps");
 ABSL_FLAG(double, lr, 3e-3, "peak learning rate: linear warm-up over the first twentieth, cosine decay to a tenth");
 ABSL_FLAG(uint64_t, seed, 1, "seed of the initial weights and of the batches");
-ABSL_FLAG(std::string, tuning_file, "",
-          "on devices: file of the quickest transports and GEMMs; what it lacks is measured and added");
-ABSL_FLAG(bool, share_device, false, "several ranks may use one GPU: for tests, never for speed");
 ABSL_FLAG(bool, check, false, "compare each step with the same training unsharded on one rank");
 
 namespace reprise::examples {
@@ -55,7 +50,7 @@ constexpr int kMaxMicrobatches = 1 << 20;
 constexpr int64_t kValidationBatches = 64;  // per rank; a sixtieth of the validation part of a 4 MB text at defaults
 
 struct Run {
-  ProgramOptions program;
+  PlanOptions plan;
   LanguageModelOptions model;
   int microbatches = 1;
   int steps = 1;
@@ -208,10 +203,8 @@ absl::StatusOr<std::string> Sample(World& world, const Run& run, const LanguageM
 
 // Returns the exit code.
 absl::StatusOr<int> Main() {
-  const Run run = {.program = {.device = absl::GetFlag(FLAGS_device),
-                               .ranks = absl::GetFlag(FLAGS_ranks),
-                               .tuning_file = absl::GetFlag(FLAGS_tuning_file),
-                               .share_device = absl::GetFlag(FLAGS_share_device)},
+  REPRISE_ASSIGN_OR_RETURN(const PlanOptions plan_options, ReadPlanFlags({.reduce_dtype = DType::kFloat32}));
+  const Run run = {.plan = plan_options,
                    .model = {absl::GetFlag(FLAGS_depth), absl::GetFlag(FLAGS_width), absl::GetFlag(FLAGS_heads),
                              absl::GetFlag(FLAGS_context), absl::GetFlag(FLAGS_batch)},
                    .microbatches = absl::GetFlag(FLAGS_microbatches),
@@ -225,21 +218,22 @@ absl::StatusOr<int> Main() {
   one_sequence.batch = 1;
   REPRISE_ASSIGN_OR_RETURN(const LanguageModel sampler, BuildLanguageModel(one_sequence, LanguageModelOutput::kLogits));
   REPRISE_ASSIGN_OR_RETURN(const TextData text, TextData::Load(absl::GetFlag(FLAGS_data), run.model.context));
-  REPRISE_ASSIGN_OR_RETURN(const Program program, StartProgram(run.program));
+  REPRISE_ASSIGN_OR_RETURN(const Program program, StartProgram());
   if (program.exit_code.has_value()) return *program.exit_code;
   const std::shared_ptr<World>& world = program.world;
   REPRISE_RETURN_IF_ERROR(ValidationRounds(text, run.model.batch, world->size()).status());
   REPRISE_ASSIGN_OR_RETURN(std::shared_ptr<ShardedParameters> parameters,
-                           ShardedParameters::Create(world, model.model));
+                           ShardedParameters::Create(world, model.model, run.plan.master_dtype));
   REPRISE_RETURN_IF_ERROR(parameters->Initialize(LanguageModelInitializer(run.seed, run.model.depth)));
   TrainOptions options;
-  options.run.plan.reduce_dtype = DType::kFloat32;
+  options.run.plan = run.plan;
   options.optimizer = AdamW{.beta2 = 0.99f};
   options.clip_norm = run.check ? std::optional<float>() : 1.0f;  // the check follows the unclipped update
   REPRISE_ASSIGN_OR_RETURN(std::unique_ptr<TrainSession> session,
                            TrainSession::Create(parameters, model.model, model.compute, options));
   RunOptions forward_options;
-  forward_options.plan.reduce_dtype = DType::kFloat32;
+  forward_options.plan = run.plan;
+  forward_options.plan.microbatches_per_graph.reset();  // forward sessions replay one at a time
   REPRISE_ASSIGN_OR_RETURN(
       std::unique_ptr<ForwardSession> forward,
       ForwardSession::Create(parameters,
@@ -248,8 +242,8 @@ absl::StatusOr<int> Main() {
   std::unique_ptr<ReferenceCheck> check;
   if (run.check) {
     REPRISE_ASSIGN_OR_RETURN(std::shared_ptr<World> alone, program.new_world_alone());
-    REPRISE_ASSIGN_OR_RETURN(
-        check, ReferenceCheck::Create(std::move(alone), model, std::get<AdamW>(options.optimizer), DType::kFloat32));
+    REPRISE_ASSIGN_OR_RETURN(check, ReferenceCheck::Create(std::move(alone), model, std::get<AdamW>(options.optimizer),
+                                                           run.plan.master_dtype));
   }
   int64_t elements = 0;
   for (const Parameter& parameter : model.model.parameters()) elements += NumElements(parameter.spec.shape);

@@ -237,9 +237,9 @@ absl::Status CheckForTwins(const LaunchEnvironment& launch, const std::vector<Pl
   if (places.empty()) return absl::OkStatus();
   Rank0Search search(launch);
   search.SetPlaces(places);
-  REPRISE_ASSIGN_OR_RETURN(std::optional<Channel> twin, search.Run(answered_by));
-  if (!twin.has_value()) return absl::OkStatus();
-  const absl::Status reason = AwaitBegin(*twin, launch, answered_by);
+  REPRISE_ASSIGN_OR_RETURN(std::optional<Channel> other, search.Run(answered_by));
+  if (!other.has_value()) return absl::OkStatus();
+  const absl::Status reason = AwaitBegin(*other, launch, answered_by);
   return absl::IsFailedPrecondition(reason) ? reason : absl::OkStatus();
 }
 

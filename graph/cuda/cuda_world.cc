@@ -10,12 +10,12 @@
 #include "absl/strings/str_cat.h"
 #include "core/model/quoted.h"
 #include "graph/comm/nccl_settings.h"
+#include "graph/cuda/costs.h"
 #include "graph/cuda/cuda_memory.h"
 #include "graph/cuda/cuda_rank.h"
 #include "graph/cuda/cuda_recorder.h"
 #include "graph/cuda/cuda_transport.h"
 #include "graph/cuda/nccl_status.h"
-#include "graph/cuda/tuning.h"
 #include "graph/cuda/upload.h"
 #include "graph/in_use.h"
 #include "kernels/cuda/cuda_status.h"
@@ -33,17 +33,16 @@ using internal::MemoryKind;
 using internal::NcclStatus;
 using kernels::CudaStatus;
 
-class CudaWorld : public internal::Machine {
+class CudaWorld : public internal::Machine, public std::enable_shared_from_this<CudaWorld> {
  public:
-  CudaWorld(std::shared_ptr<Bootstrap> bootstrap, std::string tuning_file)
-      : Machine(bootstrap->size() > 1 ? bootstrap : nullptr),
-        bootstrap_(std::move(bootstrap)),
-        tuning_file_(std::move(tuning_file)) {
+  explicit CudaWorld(std::shared_ptr<Bootstrap> bootstrap)
+      : Machine(bootstrap->size() > 1 ? bootstrap : nullptr), bootstrap_(std::move(bootstrap)) {
     ranks_.push_back(bootstrap_->rank());
   }
 
-  void Open(std::shared_ptr<CudaRank> rank) {
+  void Open(std::shared_ptr<CudaRank> rank, CostFile machine) {
     rank_ = std::move(rank);
+    machine_ = std::move(machine);
     upload_ = std::make_unique<internal::Upload>(rank_, rank_->lanes().launch_stream());
     staging_ = std::make_unique<internal::Upload>(rank_, rank_->queue().staging_stream());
   }
@@ -75,7 +74,8 @@ class CudaWorld : public internal::Machine {
     REPRISE_RETURN_IF_ERROR(CudaStatus(cudaMemcpyAsync(destination, source, static_cast<size_t>(num_bytes),
                                                        cudaMemcpyDeviceToHost, rank_->lanes().launch_stream()),
                                        "copying from the device"));
-    REPRISE_RETURN_IF_ERROR(CudaStatus(cudaStreamSynchronize(rank_->lanes().launch_stream()), "copying from the device"));
+    REPRISE_RETURN_IF_ERROR(
+        CudaStatus(cudaStreamSynchronize(rank_->lanes().launch_stream()), "copying from the device"));
     return rank_->queue().CheckResults();  // what lies in memory that other ranks write may have changed since the wait
   }
 
@@ -83,8 +83,9 @@ class CudaWorld : public internal::Machine {
     REPRISE_RETURN_IF_ERROR(CheckUsableFor(local, destination, destination, num_bytes));
     if (num_bytes == 0) return absl::OkStatus();
     const CallerState caller(rank_->device());
-    return CudaStatus(cudaMemsetAsync(destination, value, static_cast<size_t>(num_bytes), rank_->lanes().launch_stream()),
-                      "filling device memory");
+    return CudaStatus(
+        cudaMemsetAsync(destination, value, static_cast<size_t>(num_bytes), rank_->lanes().launch_stream()),
+        "filling device memory");
   }
 
   absl::Status Synchronize() override {
@@ -100,8 +101,14 @@ class CudaWorld : public internal::Machine {
     return internal::NewCudaRecorder(execution, std::move(bindings), rank_);
   }
 
-  absl::Status Tune() override {
-    return tuning_file_.empty() ? absl::OkStatus() : internal::Tune(*this, *rank_, tuning_file_);
+  absl::StatusOr<CostFile> Measure(const MeasureOptions& options) override {
+    CostFile file = machine_;
+    REPRISE_ASSIGN_OR_RETURN(transports_, internal::MeasureChoices(shared_from_this(), *rank_, options, file));
+    return file;
+  }
+  absl::Status UseCostFile(const std::string& path) {
+    REPRISE_ASSIGN_OR_RETURN(transports_, internal::UseCostFile(*this, *rank_, machine_, path));
+    return absl::OkStatus();
   }
 
   AutoTransports auto_transports() const override {
@@ -109,7 +116,6 @@ class CudaWorld : public internal::Machine {
     proposed.sum = rank_->one_host() ? Sum::kRankOrder : Sum::kNccl;
     return proposed;
   }
-  void SetTransports(AutoTransports transports) { transports_ = std::move(transports); }
 
   absl::Status CheckUsable() const override { return rank_->queue().CheckUsable(); }
   MemoryUse memory() const override {
@@ -131,8 +137,8 @@ class CudaWorld : public internal::Machine {
   }
 
   const std::shared_ptr<Bootstrap> bootstrap_;
-  const std::string tuning_file_;
-  AutoTransports transports_ = {.reason = "no CudaWorldOptions::tuning_file"};
+  CostFile machine_;  // what one made here is for
+  AutoTransports transports_ = {.reason = "the default: no CudaWorldOptions::cost_file"};
   std::vector<int> ranks_;
   std::shared_ptr<CudaRank> rank_;
   std::unique_ptr<internal::Upload> upload_, staging_;
@@ -141,20 +147,19 @@ class CudaWorld : public internal::Machine {
 // ---- what must be equal, or different, on all ranks ----
 
 struct Facts {
-  std::string nccl_version, settings, tuning, sharing, device;
+  std::string nccl_version, settings, costs, sharing, device;
 };
 
-absl::StatusOr<Facts> FactsOf(const LaunchEnvironment& launch, const CudaWorldOptions& options, int device) {
+absl::StatusOr<Facts> FactsOf(const LaunchEnvironment& launch, const CostFile& machine, const CudaWorldOptions& options,
+                              int device) {
   const CallerState caller(device);
   Facts facts;
-  int version = 0;
-  REPRISE_RETURN_IF_ERROR(NcclStatus(ncclGetVersion(&version), "asking for NCCL's version"));
-  facts.nccl_version = internal::NcclVersionName(version);
+  facts.nccl_version = machine.job.at("nccl");
   facts.settings = internal::ToBytes(launch.nccl_settings);
-  facts.tuning = "no tuning file";
-  if (!options.tuning_file.empty()) {
-    REPRISE_ASSIGN_OR_RETURN(const std::string tuned, internal::TunedDevice(device));
-    facts.tuning = absl::StrCat("a tuning file for ", tuned);
+  facts.costs = "no cost file";
+  if (!options.cost_file.empty()) {
+    facts.costs = "a cost file on";
+    for (const auto& [name, value] : machine.device) absl::StrAppend(&facts.costs, " ", name, " ", value);
   }
   facts.sharing = options.share_device ? "true" : "false";
   cudaDeviceProp properties;
@@ -192,14 +197,14 @@ absl::Status CheckFacts(CudaWorld& world, const Facts& facts, bool share_device)
   };
   REPRISE_ASSIGN_OR_RETURN(const std::vector<std::string> versions, exchange("NCCL", facts.nccl_version));
   REPRISE_ASSIGN_OR_RETURN(const std::vector<std::string> settings, exchange("NCCL settings", facts.settings));
-  REPRISE_ASSIGN_OR_RETURN(const std::vector<std::string> tuning, exchange("tuning", facts.tuning));
+  REPRISE_ASSIGN_OR_RETURN(const std::vector<std::string> costs, exchange("cost files", facts.costs));
   REPRISE_ASSIGN_OR_RETURN(const std::vector<std::string> sharing, exchange("sharing of devices", facts.sharing));
   REPRISE_ASSIGN_OR_RETURN(const std::vector<std::string> devices, exchange("devices", facts.device));
   REPRISE_RETURN_IF_ERROR(CheckEqual("NCCL", versions, "start every rank with the same library"));
   REPRISE_RETURN_IF_ERROR(internal::CheckSameNcclSettings(settings));
   REPRISE_RETURN_IF_ERROR(CheckEqual(
-      "tuning", tuning,
-      "set CudaWorldOptions::tuning_file on every rank, where all have the same GPU and libraries, or on none"));
+      "cost files", costs,
+      "set CudaWorldOptions::cost_file on every rank, where all have the same GPU and libraries, or on none"));
   REPRISE_RETURN_IF_ERROR(CheckEqual("CudaWorldOptions::share_device", sharing, "set it on every rank or on none"));
   return share_device ? absl::OkStatus() : CheckApart(devices);
 }
@@ -252,15 +257,14 @@ absl::Status OpenWorld(CudaWorld& world, const std::shared_ptr<Bootstrap>& boots
     REPRISE_ASSIGN_OR_RETURN(std::shared_ptr<CudaRank> rank,
                              CudaRank::Create(device, launch.local_size == launch.size, options, bootstrap));
     REPRISE_RETURN_IF_ERROR(rank->queue().CheckUsable());
-    world.Open(std::move(rank));
-    return FactsOf(launch, options, device);
+    REPRISE_ASSIGN_OR_RETURN(CostFile machine, internal::FileFor(device, launch));
+    REPRISE_ASSIGN_OR_RETURN(Facts facts, FactsOf(launch, machine, options, device));
+    world.Open(std::move(rank), std::move(machine));
+    return facts;
   };
   const absl::StatusOr<Facts> facts = open();
   REPRISE_RETURN_IF_ERROR(world.Agree("opening the device", facts.status(), {}));
   REPRISE_RETURN_IF_ERROR(CheckFacts(world, *facts, options.share_device));
-  if (!options.tuning_file.empty()) {
-    REPRISE_RETURN_IF_ERROR(internal::LoadTuning(world, world.rank(), options.tuning_file));
-  }
   REPRISE_RETURN_IF_ERROR(internal::ShareGaveUpWord(world, world.rank()));
   if (options.parent != nullptr) return internal::SplitCommunicators(world, world.rank(), options.parent);
   return internal::MakeCommunicators(world, world.rank());
@@ -292,20 +296,9 @@ absl::StatusOr<std::shared_ptr<World>> CreateCudaWorld(const LaunchEnvironment& 
                                                    " but must be a device's number, or -1 for the rank's own"));
   }
   REPRISE_ASSIGN_OR_RETURN(std::shared_ptr<Bootstrap> bootstrap, Bootstrap::Connect(launch, options.deadline));
-  auto world = std::make_shared<CudaWorld>(bootstrap, options.tuning_file);
+  auto world = std::make_shared<CudaWorld>(bootstrap);
   REPRISE_RETURN_IF_ERROR(OpenWorld(*world, bootstrap, launch, options));
-  if (!options.tuning_file.empty()) {
-    const auto measure = [&]() -> absl::StatusOr<internal::TransportTimes> {
-      CudaWorldOptions trial_options = options;
-      trial_options.tuning_file.clear();
-      auto trial = std::make_shared<CudaWorld>(bootstrap, /*tuning_file=*/"");
-      REPRISE_RETURN_IF_ERROR(OpenWorld(*trial, bootstrap, launch, trial_options));
-      return internal::TryTransports(trial, trial->rank());
-    };
-    REPRISE_ASSIGN_OR_RETURN(AutoTransports transports,
-                             internal::TuneTransports(*world, world->rank(), options.tuning_file, measure));
-    world->SetTransports(std::move(transports));
-  }
+  if (!options.cost_file.empty()) REPRISE_RETURN_IF_ERROR(world->UseCostFile(options.cost_file));
   return std::shared_ptr<World>(std::move(world));
 }
 

@@ -86,7 +86,7 @@ absl::StatusOr<double> SecondsOf(StepRunner& runner, int replays) {
   return std::chrono::duration<double>(Clock::now() - start).count() / replays;
 }
 
-// Milliseconds of each runner's body, medians of rounds in turns.
+// Milliseconds of each runner's body: means over ranks, and so the same on all, of medians of rounds in turns.
 absl::StatusOr<std::vector<double>> Compare(Machine& world, const std::vector<std::unique_ptr<StepRunner>>& runners) {
   std::vector<std::vector<double>> rounds(runners.size());
   std::vector<int> replays;
@@ -107,14 +107,16 @@ absl::StatusOr<std::vector<double>> Compare(Machine& world, const std::vector<st
   std::vector<double> medians;
   for (std::vector<double>& round : rounds) {
     std::nth_element(round.begin(), round.begin() + kRounds / 2, round.end());
-    medians.push_back(round[kRounds / 2]);
+    REPRISE_ASSIGN_OR_RETURN(const double sum, world.Sum({&round[kRounds / 2], 1}));
+    medians.push_back(sum / world.size());
   }
   return medians;
 }
 
 }  // namespace
 
-absl::StatusOr<TransportTimes> TryTransports(const std::shared_ptr<Machine>& world, const CudaRank& rank) {
+absl::StatusOr<TransportTimes> TryTransports(const std::shared_ptr<Machine>& world, const CudaRank& rank,
+                                             absl::FunctionRef<void(absl::string_view)> progress) {
   const CallerState caller(rank.device());
   const auto agree = [&](const absl::Status& status) { return world->Agree("trying transports", status, {}); };
   TransportTimes times;
@@ -145,7 +147,12 @@ absl::StatusOr<TransportTimes> TryTransports(const std::shared_ptr<Machine>& wor
     }
     const absl::StatusOr<std::vector<double>> milliseconds = Compare(*world, runners);
     REPRISE_RETURN_IF_ERROR(agree(milliseconds.status()));
-    for (size_t i = 0; i < runners.size(); ++i) times[unit_bytes][kTried[i]] = (*milliseconds)[i];
+    std::string line = absl::StrCat("units of ", unit_bytes, " bytes, ms:");
+    for (size_t i = 0; i < runners.size(); ++i) {
+      times[unit_bytes][kTried[i]] = (*milliseconds)[i];
+      absl::StrAppend(&line, " ", std::string(Name(kTried[i])), " ", (*milliseconds)[i]);
+    }
+    progress(line);
   }
   return times;
 }

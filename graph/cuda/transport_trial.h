@@ -7,6 +7,7 @@
 #include <memory>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "graph/cuda/cuda_rank.h"
 #include "graph/machine.h"
@@ -14,15 +15,15 @@
 
 namespace reprise::internal {
 
-// Milliseconds of one microbatch on this rank, by the bytes of each of its units.
+// Milliseconds of one microbatch, by the bytes of each of its units.
 using TransportTimes = std::map<int64_t, std::map<Transport, double>>;
 
 // (c) Replays stacks of four linear layers, forward and backward, whose units have 128 KiB to 128 MiB of bf16 weights,
 // by each transport in turns: gathers, products, reductions and sums together, since what a transport costs is also
-// what it takes from the products beside it. Nothing if a rank has too little memory for all sizes. Nothing else should
-// run on the devices. About 3 s. `rank` is the rank of the world, which should be for this alone: all transports
-// together leave 1.2 GB in it (two H200, NCCL 2.28.9).
-absl::StatusOr<TransportTimes> TryTransports(const std::shared_ptr<Machine>& world, const CudaRank& rank);
+// what it takes from the products beside it. Nothing if a rank has too little memory for all sizes. `progress` is
+// told of each size. `rank` is the rank of the world.
+absl::StatusOr<TransportTimes> TryTransports(const std::shared_ptr<Machine>& world, const CudaRank& rank,
+                                             absl::FunctionRef<void(absl::string_view line)> progress);
 
 // From small units to large ones: the default, and from the geometric mean of two sizes on the quickest of the larger
 // one where that is clearly quicker than what came before.

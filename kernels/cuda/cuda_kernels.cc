@@ -43,7 +43,6 @@ class KernelsOfStream : public CudaKernels {
   }
 
   absl::Status Tune() override { return TuneGemms(*gemm_, place_.workspace, place_.stream); }
-  bool has_untuned() const override { return !gemm_->first_choices().empty(); }
   std::map<std::string, std::string> choices() const override {
     std::map<std::string, std::string> choices;
     for (const auto& [key, choice] : gemm_->choices()) {

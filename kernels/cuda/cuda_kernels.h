@@ -36,7 +36,6 @@ class CudaKernels : public DeviceKernels {
  public:
   // Measures for the GEMMs that ran and were not chosen for; see gemm_tuner.h. Waits.
   virtual absl::Status Tune() = 0;
-  virtual bool has_untuned() const = 0;  // are there any?
   // What Tune found, or was given to Choose, as text by text, for the same GPU and version of cuBLASLt.
   virtual std::map<std::string, std::string> choices() const = 0;
   // InvalidArgument, and nothing chosen, for other text and for kernels that cannot run here.

@@ -1,7 +1,5 @@
 #include "reprise/core/cost_model.h"
 
-#include <fstream>
-#include <iterator>
 #include <limits>
 #include <string>
 #include <vector>
@@ -193,112 +191,6 @@ TEST(PredictTimelineTest, RefusesWhatItCannotPredict) {
   broken.schedules[0].commands[1].lane = static_cast<Lane>(77);
   EXPECT_THAT(PredictTimeline(broken, {0}, {}),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("is on lane 77, which does not exist")));
-}
-
-// ---- files ----
-
-TEST(CostModelJsonTest, ReadsEveryField) {
-  REPRISE_ASSERT_OK_AND_ASSIGN(const CostModel costs, CostModelFromJson(R"({"flops": 1e6, "memory_bandwidth": 1000000,
-      "gather_bandwidth": 0.25e6, "reduce_bandwidth": 0.2e6, "collective_us": 1000, "command_us": 100,
-      "ranks": 2, "calls": {"c0": {"forward": 10, "backward": 20}}})"));
-  EXPECT_EQ(costs, SlowCosts());
-}
-
-TEST(CostModelJsonTest, WhatIsMissingStaysAsInitialised) {
-  EXPECT_EQ(*CostModelFromJson("{}"), CostModel());
-  CostModel expected;
-  expected.calls = {{"head", {.backward = 5}}};
-  EXPECT_EQ(*CostModelFromJson(R"({"calls": {"head": {"backward": 5}}})"), expected);
-}
-
-TEST(CostModelJsonTest, TakesTheBestRatesOfStepBench) {
-  CostModel expected;
-  expected.flops = 700.5e12;
-  EXPECT_EQ(*CostModelFromJson(R"([{"mode": "local", "teraflops": 500.0}, {"mode": "local", "teraflops": 700.5},
-                                   {"mode": "graph", "teraflops": 900.0, "gather_gb_per_s": 0}])"),
-            expected);
-  expected.flops = CostModel().flops;
-  expected.gather_bandwidth = 300.5e9;
-  expected.reduce_bandwidth = 250e9;
-  expected.ranks.reset();  // of as many as the plan has
-  EXPECT_EQ(*CostModelFromJson(R"([{"mode": "graph", "teraflops": 9, "gather_gb_per_s": 300.5, "reduce_gb_per_s": 250},
-                                   {"mode": "eager", "teraflops": 9, "gather_gb_per_s": 200, "reduce_gb_per_s": 40}])"),
-            expected);
-}
-
-TEST(CostModelJsonTest, KnowsWithHowManyRanksTheBandwidthsWereMeasured) {
-  struct Case {
-    const char* text;
-    std::optional<int> ranks;
-  };
-  for (const Case& c : {
-           Case{R"({"flops": 1})", 2},
-           Case{R"({"gather_bandwidth": 1})", 2},
-           Case{R"({"gather_bandwidth": 1, "reduce_bandwidth": 1})", std::nullopt},
-           Case{R"({"gather_bandwidth": 1, "reduce_bandwidth": 1, "ranks": 9})", 9},
-           Case{R"({"ranks": 9})", 9},
-           Case{R"([{"mode": "local", "teraflops": 1, "ranks": 8}])", 2},
-           Case{R"([{"mode": "graph", "teraflops": 1, "ranks": 8, "gather_gb_per_s": 1}])", 2},
-           Case{R"([{"mode": "graph", "teraflops": 1, "ranks": 8, "gather_gb_per_s": 1, "reduce_gb_per_s": 1}])", 8},
-           Case{R"([{"mode": "graph", "teraflops": 1, "ranks": 8, "gather_gb_per_s": 2, "reduce_gb_per_s": 1},
-                    {"mode": "graph", "teraflops": 1, "ranks": 4, "gather_gb_per_s": 1, "reduce_gb_per_s": 1}])",
-                8},
-           Case{R"([{"mode": "graph", "teraflops": 1, "ranks": 8, "gather_gb_per_s": 2, "reduce_gb_per_s": 1},
-                    {"mode": "graph", "teraflops": 1, "ranks": 4, "gather_gb_per_s": 1, "reduce_gb_per_s": 2}])",
-                4},
-       }) {
-    REPRISE_ASSERT_OK_AND_ASSIGN(const CostModel costs, CostModelFromJson(c.text));
-    EXPECT_EQ(costs.ranks, c.ranks) << c.text;
-  }
-}
-
-// Tests run in the project's root.
-TEST(CostModelJsonTest, TheInitialisersAreThoseOfBenchResults) {
-  std::ifstream file("bench/results/2026-11-30-step_bench.json");
-  ASSERT_TRUE(file.is_open());
-  const absl::StatusOr<CostModel> measured = CostModelFromJson(std::string(std::istreambuf_iterator<char>(file), {}));
-  ASSERT_TRUE(measured.ok()) << measured.status();
-  // In three digits.
-  EXPECT_NEAR(CostModel().flops, measured->flops, 0.5e12);
-  EXPECT_NEAR(CostModel().gather_bandwidth, measured->gather_bandwidth, 0.5e9);
-  EXPECT_NEAR(CostModel().reduce_bandwidth, measured->reduce_bandwidth, 0.5e9);
-  EXPECT_EQ(CostModel().ranks, measured->ranks);
-}
-
-TEST(CostModelJsonTest, RefusesEveryMistakeByItsPlace) {
-  const std::vector<std::pair<std::string, std::string>> mistakes = {
-      {"", "JSON text: no valid JSON"},
-      {"null", "JSON text: is of type null; give an object"},
-      {"{\"flop\": 1}", "JSON text: unknown key \"flop\"; the keys are flops, memory_bandwidth"},
-      {"{\"flops\": 1, \"flops\": 1}", "JSON text: the key \"flops\" stands twice"},
-      {"{\"flops\": 0}", "flops: is 0; give a number above 0"},
-      {"{\"ranks\": 0}", "ranks: is 0; give the number of ranks that was measured"},
-      {"{\"ranks\": 4294967297}", "ranks: is 4294967297; give the number of ranks"},
-      {"{\"ranks\": 2.5}", "ranks: is 2.5; give an integer"},
-      {"{\"flops\": -1.5}", "flops: is -1.5; give a number above 0"},
-      {"{\"flops\": \"fast\"}", "flops: is of type string; give a number"},
-      {"{\"reduce_bandwidth\": 1e999}", "JSON text: no valid JSON"},
-      {"{\"command_us\": -1}", "command_us: is -1; give a number of at least 0"},
-      {"{\"calls\": []}", "calls: is of type array; give an object"},
-      {"{\"calls\": {\"a\\nb\": 1}}", "calls[\"a\\nb\"]: is of type number; give an object"},
-      {"{\"calls\": {\"c\": {\"forward\": -1}}}", "calls[\"c\"].forward: is -1; give a number of at least 0"},
-      {"{\"calls\": {\"c\": {\"sideways\": 1}}}", "calls[\"c\"]: unknown key \"sideways\""},
-      {"[]",
-       "JSON text: none of the 0 measurements is of the mode local or has a bandwidth; run step_bench with "
-       "--modes=local"},
-      {"[{\"mode\": \"graph\", \"teraflops\": 5}]", "JSON text: none of the 1 measurements is of the mode local"},
-      {"[{\"teraflops\": 5}]", "[0]: the key \"mode\" is missing"},
-      {"[{\"mode\": \"local\"}]", "[0]: the key \"teraflops\" is missing"},
-      {"[{\"mode\": \"local\", \"teraflops\": null}]", "[0].teraflops: is of type null; give a number"},
-      {"[7]", "[0]: is of type number; give an object"},
-      {"{\"figures\": 7}", "figures: is of type number; give a list"},
-      {"{\"figures\": [{}]}", "figures[0]: the key \"mode\" is missing"},
-      {std::string("{}\0", 3), "JSON text: byte 3 of 3 is a NUL"},
-      {std::string(100000, '['), "JSON text: lists and objects are nested deeper than 16"},
-  };
-  for (const auto& [text, message] : mistakes) {
-    EXPECT_THAT(CostModelFromJson(text), StatusIs(absl::StatusCode::kInvalidArgument, StartsWith(message))) << text;
-  }
 }
 
 }  // namespace

@@ -205,7 +205,7 @@ std::vector<BufferUse> UsesAs(const ScheduledCommand& command, Role role) {
   return uses;
 }
 
-// A unit is reduced in place if its trainable groups all have float32 wires, and packed as a whole otherwise.
+// A unit is reduced in place if its trainable groups all are reduced in float32, and packed as a whole otherwise.
 TEST(GradientInPlaceTest, UnitsOfRandomModelsAreReducedInPlaceIfAllAreReducedInFloats) {
   constexpr int kSeeds = 200;
   int in_place = 0, packed = 0;
@@ -263,9 +263,10 @@ TEST(GradientInPlaceTest, NoReduceBufferIsPlanned) {
       const int64_t gathered = kElements * 2, received = kElements / 2 * SizeOf(reduce_dtype);
       EXPECT_EQ(bytes(Storage::kCommunicating),
                 std::max(gathered, in_place ? received : 2 * kElements * SizeOf(reduce_dtype) + received));
-      const int64_t wires = std::count_if(plan.buffers.begin(), plan.buffers.end(),
-                                          [](const Buffer& buffer) { return buffer.name.rfind("reduce.", 0) == 0; });
-      EXPECT_EQ(wires, in_place ? 0 : kUnits);
+      const int64_t reduce_buffers = std::count_if(plan.buffers.begin(), plan.buffers.end(), [](const Buffer& buffer) {
+        return buffer.name.rfind("reduce.", 0) == 0;
+      });
+      EXPECT_EQ(reduce_buffers, in_place ? 0 : kUnits);
       // In place `finish` is Begin, End and, for each unit, a reduction and its accumulate.
       EXPECT_EQ(plan.schedules[plan.finish].commands.size(), static_cast<size_t>(2 + kUnits * (in_place ? 2 : 3)));
     }

@@ -11,7 +11,7 @@
 #include "core/model/json_text.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "reprise/core/cost_model.h"
+#include "reprise/core/cost_file.h"
 #include "reprise/core/model.h"
 #include "reprise/core/timeline.h"
 #include "tests/testing/status_matchers.h"
@@ -67,7 +67,7 @@ std::string Long(absl::string_view first, absl::string_view repeated) {
 }
 
 absl::Status ReadModel(absl::string_view text) { return Model::FromJson(text).status(); }
-absl::Status ReadCosts(absl::string_view text) { return CostModelFromJson(text).status(); }
+absl::Status ReadCosts(absl::string_view text) { return CostFileFromJson(text).status(); }
 absl::Status ReadTimeline(absl::string_view text) { return TimelineFromJson(text).status(); }
 
 TEST(JsonLimitsTest, WhatIsTooMuchIsRefusedBeforeItTakesMemory) {

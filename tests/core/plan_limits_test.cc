@@ -68,17 +68,18 @@ TEST(PlanLimitsTest, RefusesMoreOptimizerStatesThanOptimizersHave) {
 TEST(PlanLimitsTest, RefusesOptionsThatDoNotExist) {
   const auto refused = [](const char* message) { return StatusIs(kInvalid, HasSubstr(message)); };
   EXPECT_THAT(PlanTraining(Stack(1), 2, {.residency = Residency(9)}),
-              refused("residency is 9, which does not exist; use one of on, off"));
+              refused("residency is 9, which does not exist; use one of keep, off"));
   EXPECT_THAT(PlanTraining(Stack(1), 2, {.reduce = Reduce(9)}),
-              refused("reduce is 9, which does not exist; use one of each, last"));
+              refused("reduce is 9, which does not exist; use one of every_microbatch, once_per_step"));
   EXPECT_THAT(PlanTraining(Stack(1), 2, {.tail = Tail(9)}),
-              refused("tail is 9, which does not exist; use one of graph, carried"));
+              refused("tail is 9, which does not exist; use one of in_graph, carried"));
   const char* const no_sum = "sum is 9, which does not exist; use one of rank_order, nccl";
   EXPECT_THAT(PlanTraining(Stack(1), 2, {.sum = Sum(9)}), refused(no_sum));
   EXPECT_THAT(PlanForward(Stack(1), 2, {.sum = Sum(9)}), refused(no_sum));
-  EXPECT_THAT(PlanTraining(Stack(1), 2, {.reduce = Reduce::kOncePerStep, .tail = Tail::kCarried}),
-              refused("tail carried needs a reduction in every graph, and reduce last has none; choose one of them"));
-  EXPECT_THAT(PlanTraining(Stack(1), 2, {.reduce_dtype = DType(44)}), refused("reduce dtype is unknown"));
+  EXPECT_THAT(
+      PlanTraining(Stack(1), 2, {.reduce = Reduce::kOncePerStep, .tail = Tail::kCarried}),
+      refused("tail carried needs a reduction in every graph, and reduce once_per_step has none; choose one of them"));
+  EXPECT_THAT(PlanTraining(Stack(1), 2, {.reduce_dtype = DType(44)}), refused("reduce_dtype is unknown"));
 }
 
 TEST(PlanLimitsTest, RefusesTransportChoicesThatAreNone) {

@@ -47,8 +47,8 @@ std::vector<std::string> Section(const std::string& text, const std::string& tit
 TEST(PlanTextTest, ShowsEveryResolvedOption) {
   EXPECT_THAT(ToText(SamplePlan()),
               HasSubstr("\noptions: prefetch_depth=1 weight_slots=2 gradient_slots=2 microbatches_per_graph=2 "
-                        "residency=on reduce=each tail=graph transports=nccl sum=rank_order reduce_dtype=bf16 "
-                        "accumulate=f32 master=f32 "
+                        "residency=keep reduce=every_microbatch tail=in_graph transports=nccl sum=rank_order "
+                        "reduce_dtype=bf16 master_dtype=f32 "
                         "optimizer_states=2\n"));
 }
 
@@ -136,8 +136,8 @@ TEST(PlanJsonTest, SummarizesTheStep) {
 TEST(PlanJsonTest, HoldsOptionsBuffersAndCommands) {
   const Json json = Parse(SamplePlan(), 2);
   EXPECT_EQ(json["options"]["weight_slots"], 2);
-  EXPECT_EQ(json["options"]["residency"], "on");
-  EXPECT_EQ(json["options"].size(), 13u);
+  EXPECT_EQ(json["options"]["residency"], "keep");
+  EXPECT_EQ(json["options"].size(), PlanOptionTexts().size());
   EXPECT_EQ(json["memory"][5], (Json{{"storage", "communicating"}, {"num_bytes", 3200}, {"lower_bound", 1024}}));
   EXPECT_EQ(json["buffers"][1],
             (Json{{"name", "gathered.u0"}, {"storage", "communicating"}, {"offset", 512}, {"num_bytes", 256}}));

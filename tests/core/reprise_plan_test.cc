@@ -63,25 +63,25 @@ TEST(ReprisePlanTest, EveryFlagReachesThePlan) {
     int world_size = 2;
   };
   const std::vector<Case> cases = {
-      {"--world_size=3", {}, 3},
+      {"--ranks=3", {}, 3},
       {"--prefetch_depth=0", {.prefetch_depth = 0}},
       {"--weight_slots=1", {.weight_slots = 1}},
       {"--gradient_slots=3", {.gradient_slots = 3}},
       {"--microbatches_per_graph=2 --microbatches=4", {.microbatches_per_graph = 2}},
-      {"--residency=on", {.residency = Residency::kKeep}},
+      {"--residency=keep", {.residency = Residency::kKeep}},
       {"--residency=off", {.residency = Residency::kOff}},
-      {"--reduce=each", {.reduce = Reduce::kEveryMicrobatch}},
-      {"--reduce=last", {.reduce = Reduce::kOncePerStep}},
-      {"--tail=graph", {.tail = Tail::kInGraph}},
+      {"--reduce=every_microbatch", {.reduce = Reduce::kEveryMicrobatch}},
+      {"--reduce=once_per_step", {.reduce = Reduce::kOncePerStep}},
+      {"--tail=in_graph", {.tail = Tail::kInGraph}},
       {"--tail=carried", {.tail = Tail::kCarried}},
-      {"--transport=auto", {}},
-      {"--transport=nccl", {.transports = EveryUnit(Transport::kNccl)}},
-      {"--transport=symmetric", {.transports = EveryUnit(Transport::kSymmetric)}},
-      {"--transport=copy_engine", {.transports = EveryUnit(Transport::kCopyEngine)}},
-      {"--transport=symmetric,999:copy_engine",
+      {"--transports=auto", {}},
+      {"--transports=nccl", {.transports = EveryUnit(Transport::kNccl)}},
+      {"--transports=symmetric", {.transports = EveryUnit(Transport::kSymmetric)}},
+      {"--transports=copy_engine", {.transports = EveryUnit(Transport::kCopyEngine)}},
+      {"--transports=symmetric,999:copy_engine",
        {.transports = {{0, Transport::kSymmetric}, {999, Transport::kCopyEngine}}}},
       {"--reduce_dtype=f32", {.reduce_dtype = DType::kFloat32}},
-      {"--master=bf16", {.master_dtype = DType::kBFloat16}},
+      {"--master_dtype=bf16", {.master_dtype = DType::kBFloat16}},
       {"--noverify", {}},
       {"--verify=true", {}},
   };
@@ -122,7 +122,7 @@ TEST(ReprisePlanTest, JsonSummaryHasTheStepsCounts) {
 }
 
 TEST(ReprisePlanTest, SummaryShowsBytesInAUnitThatFits) {
-  const std::string output = Tool(absl::StrCat(kSmall, "--world_size=1")).output;
+  const std::string output = Tool(absl::StrCat(kSmall, "--ranks=1")).output;
   EXPECT_THAT(output, HasSubstr("\nparameter bytes                            16384        16.000 KiB\n"));
   EXPECT_THAT(Tool("--stack=1 --param_shape=1000x1000").output,
               HasSubstr("\nparameter bytes                          2000000         1.907 MiB\n"));
@@ -164,10 +164,10 @@ TEST(ReprisePlanTest, PredictsForwardPlans) {
             nlohmann::json::parse(*ToChromeTrace(plan, timeline, "predicted")));
 }
 
-TEST(ReprisePlanTest, ReadsACostModel) {
+TEST(ReprisePlanTest, ReadsACostFile) {
   const Plan plan = SmallPlan({});
   const std::string path = absl::StrCat(::testing::TempDir(), "/reprise_plan_test_costs.json");
-  std::ofstream(path) << R"({"flops": 1e9, "collective_us": 7})";
+  std::ofstream(path) << R"({"version": 1, "costs": {"flops": 1e9, "collective_us": 7}})";
   const Timeline timeline = *PredictTimeline(plan, {plan.first, plan.step}, {.flops = 1e9, .collective_us = 7});
   EXPECT_EQ(PredictedTrace(absl::StrCat(kSmall, "--costs=", path, " ")),
             nlohmann::json::parse(*ToChromeTrace(plan, timeline, "predicted")));
@@ -178,7 +178,7 @@ TEST(ReprisePlanTest, ReadsACostModel) {
 TEST(ReprisePlanTest, EveryPredictionSaysWhatItIs) {
   const std::string path = absl::StrCat(::testing::TempDir(), "/reprise_plan_test_rates.json");
   struct Case {
-    const char* costs;  // null: no file
+    const char* costs;  // of the file; null: none
     int ranks;
     const char* rates;
     const char* guess;  // empty: none
@@ -196,17 +196,11 @@ TEST(ReprisePlanTest, EveryPredictionSaysWhatItIs) {
       {R"({"gather_bandwidth": 4e10, "reduce_bandwidth": 3e10})", 64, "gathers 40 GB/s, reductions 30 GB/s", ""},
       {R"({"gather_bandwidth": 4e10, "reduce_bandwidth": 3e10, "ranks": 8})", 64, "gathers 40 GB/s", "measured with 8"},
       {R"({"gather_bandwidth": 4e10, "ranks": 64})", 64, "gathers 40 GB/s, reductions 203 GB/s", ""},
-      {R"([{"mode": "graph", "teraflops": 1, "ranks": 8, "gather_gb_per_s": 50, "reduce_gb_per_s": 60},
-           {"mode": "graph", "teraflops": 1, "ranks": 64, "gather_gb_per_s": 40, "reduce_gb_per_s": 70}])",
-       64, "gathers 50 GB/s, reductions 70 GB/s", "measured with 8"},
-      {R"([{"mode": "graph", "teraflops": 1, "ranks": 64, "gather_gb_per_s": 40, "reduce_gb_per_s": 70}])", 64,
-       "gathers 40 GB/s, reductions 70 GB/s", ""},
-      {R"([{"mode": "local", "teraflops": 1, "ranks": 64}])", 64, "1 TFLOP/s", "measured with 2"},
   };
   for (const Case& c : cases) {
-    std::string flags = absl::StrCat(kSmall, "--world_size=", c.ranks);
+    std::string flags = absl::StrCat(kSmall, "--ranks=", c.ranks);
     if (c.costs != nullptr) {
-      std::ofstream(path) << c.costs;
+      std::ofstream(path) << R"({"version": 1, "costs": )" << c.costs << "}";
       absl::StrAppend(&flags, " --costs=", path);
     }
     const FinishedRun trace = Tool(flags + " --format=timeline"), overlap = Tool(flags + " --format=overlap");
@@ -284,7 +278,7 @@ TEST(ReprisePlanTest, SummaryShowsTheOptionsInForceAndThoseWithoutEffect) {
   };
   const std::vector<Case> cases = {
       {"", {}},
-      {"--weight_slots=3 --prefetch_depth=2 --tail=carried --reduce_dtype=f32 --residency=off --master=bf16", {}},
+      {"--weight_slots=3 --prefetch_depth=2 --tail=carried --reduce_dtype=f32 --residency=off --master_dtype=bf16", {}},
       {"--prefetch_depth=4 --weight_slots=2",
        {"prefetch_depth=4: no more effect than 1, because 2 weight slots hold no more copies"}},
       {"--prefetch_depth=4 --weight_slots=3",
@@ -293,9 +287,9 @@ TEST(ReprisePlanTest, SummaryShowsTheOptionsInForceAndThoseWithoutEffect) {
        {"prefetch_depth=2147483647: no more effect than 3, because 4 weight slots hold no more copies",
         "weight_slots=2147483647: no more effect than 4, because no more copies are gathered at a time",
         "gradient_slots=2147483647: no more effect than 4, because no more gradients travel at a time"}},
-      {"--forward --reduce=last --reduce_dtype=f32 --gradient_slots=3",
+      {"--forward --reduce=once_per_step --reduce_dtype=f32 --gradient_slots=3",
        {"gradient_slots=3: no more effect than 1, because a forward plan has no gradients",
-        "reduce=last: no effect: a forward plan is the same without it",
+        "reduce=once_per_step: no effect: a forward plan is the same without it",
         "reduce_dtype=f32: no effect: a forward plan is the same without it"}},
       {"--weight_slots=1 --residency=off", {}},
   };
@@ -318,7 +312,8 @@ TEST(ReprisePlanTest, SummaryShowsTheOptionsInForceAndThoseWithoutEffect) {
 TEST(ReprisePlanTest, HelpShowsExamplesAndFlags) {
   const std::string help = Tool("--help").output;
   for (const char* part :
-       {"reprise_plan --stack=4", "--model", "--weight_slots", "--format", "copy_engine", "--costs", "overlap",
+       {"reprise_plan --stack=4", "--model", "--weight_slots", "every_microbatch, once_per_step", "--format",
+        "copy_engine", "--costs", "overlap",
         "0 done; 1 failed; 2 refused, because of a flag, a file or a size; 3 the plan does not fit in "
         "--device_memory"}) {
     EXPECT_THAT(help, HasSubstr(part));
@@ -350,23 +345,24 @@ TEST(ReprisePlanTest, RefusesBadFlagsInOneLineWithARemedy) {
       {"--stack=2 --param_shape=-4x4", "--param_shape is \"-4x4\"", "such as 16384x16384"},
       {"--stack=2 --dtype=f16", "--dtype is \"f16\"", "give one of: bf16, f32"},
       {"--stack=2 --tokens=-1", "--tokens is -1", "give 0 or more"},
-      {"--stack=2 --world_size=0", "0", ";"},
+      {"--stack=2 --ranks=0", "0", ";"},
       {"--stack=2 --microbatches=0", "0 microbatches", "positive multiple of 1"},
       {"--stack=2 --microbatches=3 --microbatches_per_graph=2", "3 microbatches", "positive multiple of 2"},
       {"--stack=2 --microbatches_per_graph=0", "microbatches_per_graph is 0", "at least 1"},
       {"--stack=2 --weight_slots=0", "weight_slots is 0", "at least 1"},
       {"--stack=2 --gradient_slots=-3", "gradient_slots is -3", "at least 1"},
       {"--stack=2 --prefetch_depth=-1", "prefetch_depth is -1", "at least 0"},
-      {"--stack=2 --residency=maybe", "--residency is \"maybe\"", "give one of: on, off"},
-      {"--stack=2 --reduce=never", "--reduce is \"never\"", "give one of: each, last"},
-      {"--stack=2 --tail=none", "--tail is \"none\"", "give one of: graph, carried"},
-      {"--stack=2 --transport=ib", "--transport: \"ib\" in \"ib\" is no transport with bytes",
+      {"--stack=2 --residency=maybe", "--residency is \"maybe\"", "give one of: keep, off"},
+      {"--stack=2 --reduce=never", "--reduce is \"never\"", "give one of: every_microbatch, once_per_step"},
+      {"--stack=2 --tail=none", "--tail is \"none\"", "give one of: in_graph, carried"},
+      {"--stack=2 --transports=ib",
+       "--transports is no list of transports: \"ib\" in \"ib\" is no transport with bytes",
        "give auto, or one of nccl, symmetric, copy_engine"},
       {"--stack=2 --reduce_dtype=i32", "--reduce_dtype is \"i32\"", "give one of: bf16, f32"},
-      {"--stack=2 --master=u8", "--master is \"u8\"", "give one of: bf16, f32"},
+      {"--stack=2 --master_dtype=u8", "--master_dtype is \"u8\"", "give one of: bf16, f32"},
       {"--stack=2 --format=xml", "--format is \"xml\"", "give one of: summary, text, json, dot, timeline, overlap"},
       {"--stack=2 --format=overlap --costs=/nonexistent/x.json", "/nonexistent/x.json (No such file",
-       "give the path of a cost model file"},
+       "give the path of a cost file"},
       {"--stack=2 --format=timeline --costs=/dev/zero", "/dev/zero (not a regular file)", "give the path"},
       {"--stack=2 --format=timeline --costs=README.md", "--costs=README.md: JSON text: no valid JSON", ""},
       {"--stack=2 --format=overlap --microbatches=2000000000", "a step of 2000000000 microbatches has",
@@ -382,7 +378,7 @@ TEST(ReprisePlanTest, RefusesBadFlagsInOneLineWithARemedy) {
       {"--stack=2 --device_memory=-1GB", "\"-1GB\" is no amount of memory", "such as 141GB"},
       {"--stack=2 --device_memory=1e3GB", "\"1e3GB\" is no amount of memory", "such as 141GB"},
       {"--stack=2 --device_memory=4194305TiB", "below 2^62 bytes", "such as 141GB"},
-      {"--stack=2 --reduce=last --tail=carried", "reduce last has none", "choose one"},
+      {"--stack=2 --reduce=once_per_step --tail=carried", "reduce once_per_step has none", "choose one"},
       {"--stack=2 --slots=2", "no flag --slots", "--help"},
       {"--stack=2147483647", "stack of 2147483647 units", "at most 1048575"},
       {"--stack=110000", "may need", "fewer units and calls"},

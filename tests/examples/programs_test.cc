@@ -40,13 +40,13 @@ std::vector<Program> Programs() {
        absl::StrCat("--data='", TextPath(),
                     "' --device=host --ranks=1 --steps=1 --microbatches=1 --depth=1 --width=8 --heads=2 --context=4 "
                     "--batch=2 "),
-       {"data", "tuning_file", "steps", "lr"}},
+       {"data", "costs", "steps", "lr"}},
       {"reprise_plan", REPRISE_PLAN, "--stack=2 --param_shape=64x64 --tokens=8 ", {"model", "costs"}},
 #ifdef REPRISE_STEP_BENCH
       {"step_bench",
        REPRISE_STEP_BENCH,
        "--device=host --ranks=1 --workloads=tiny --modes=graph --batches=1 --seconds=0.001 ",
-       {"json", "timeline", "tuning_file"}},
+       {"json", "timeline", "costs"}},
 #endif
   };
 }
@@ -117,7 +117,7 @@ TEST_F(ProgramsTest, AValueThatIsNoneIsRefusedOnceWithWhatTheFlagTakes) {
            Case{0, "seed", "-1", "it takes whole numbers from 0 to 18446744073709551615"},
            Case{0, "check", "maybe", "it takes true or false"},
            Case{0, "device", "gpu", "must be auto, host or cuda"},
-           Case{1, "world_size", "2.5", int32},
+           Case{1, "ranks", "2.5", int32},
            Case{1, "stack", "two", int32},
            Case{1, "tokens", "8k", int64},
            Case{1, "verify", "maybe", "it takes true or false"},
@@ -152,9 +152,9 @@ TEST_F(ProgramsTest, SizesAreBoundedBeforeTheyTakeMemory) {
            Case{1, "--stack=2147483647", "stack of 2147483647 units"},
 #ifdef REPRISE_STEP_BENCH
            Case{2, "--batches=2147483647", "--batches is 2147483647 but must be from 1 to 10000"},
-           Case{2, "--weight_slots=2147483647", "--weight_slots is 2147483647 but must be from 1 to 1048576"},
-           Case{2, "--microbatches_per_graph=2147483647", "--microbatches_per_graph is 2147483647"},
+           Case{2, "--workloads=tiny --microbatches_per_graph=2147483647", "lower microbatches_per_graph"},
            Case{2, "--seconds=1e300", "--seconds is 1e+300"},
+           Case{2, "--measure=costs.json", "--measure needs the rates of compute alone and of communication"},
 #endif
        }) {
     const FinishedRun run = Errors(programs_[c.program], c.flags);

@@ -39,7 +39,6 @@ class ForwardingWorld : public internal::Machine {
   absl::Status Synchronize() override { return inner_->Synchronize(); }
   absl::Status CheckResults() override { return inner_->CheckResults(); }
   internal::AutoTransports auto_transports() const override { return inner_->auto_transports(); }
-  absl::Status Tune() override { return inner_->Tune(); }
   absl::StatusOr<std::unique_ptr<Recorder>> NewRecorder(Execution execution,
                                                         std::shared_ptr<const Bindings> bindings) override {
     return inner_->NewRecorder(execution, std::move(bindings));

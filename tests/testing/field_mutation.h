@@ -129,7 +129,7 @@ class FieldMutation {
   void One(ParameterPlace& p) { Each(p.group, p.first_element); }
   void One(PlanOptions& o) {
     Each(o.prefetch_depth, o.weight_slots, o.gradient_slots, o.microbatches_per_graph, o.residency, o.reduce, o.tail,
-         o.transports, o.sum, o.reduce_dtype, o.accumulate, o.master_dtype, o.optimizer_states);
+         o.transports, o.sum, o.reduce_dtype, o.master_dtype, o.optimizer_states);
   }
   void One(TransportChoice& c) { Each(c.unit_bytes, c.transports); }
   void One(UnitTransports& t) { Each(t.gather, t.exchange); }

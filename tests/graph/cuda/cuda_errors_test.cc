@@ -5,6 +5,7 @@
 #include <cstdio>
 
 #include "graph/cuda/driver_api.h"
+#include "reprise/graph/measure.h"
 #include "reprise/graph/train_session.h"
 #include "tests/conformance/conformance.h"
 #include "tests/graph/cuda/cuda_testing.h"
@@ -135,12 +136,12 @@ TEST(CudaErrorsDeviceTest, DifferentNcclSettingsAreNamedOnBoth) {
                        HasSubstr("NCCL settings: NCCL_ALGO is \"Ring\" on rank 0 but \"Tree\" on rank 1")));
 }
 
-TEST(CudaErrorsDeviceTest, ATuningFileOnOneRankAloneIsNamedOnBoth) {
+TEST(CudaErrorsDeviceTest, ACostFileOnOneRankAloneIsNamedOnBoth) {
   REPRISE_ASSERT_OK_AND_ASSIGN(const LaunchEnvironment launch, DetectLaunch());
-  EXPECT_THAT(NewCudaWorld({.tuning_file = launch.rank == 0 ? "" : "tuning.json"}),
+  EXPECT_THAT(NewCudaWorld({.cost_file = launch.rank == 0 ? "" : "costs.json"}),
               StatusIs(absl::StatusCode::kFailedPrecondition,
-                       AllOf(HasSubstr("rank 0 has no tuning file, but rank 1 has a tuning file"),
-                             HasSubstr("CudaWorldOptions::tuning_file"))));
+                       AllOf(HasSubstr("rank 0 has no cost file, but rank 1 has a cost file"),
+                             HasSubstr("CudaWorldOptions::cost_file"))));
 }
 
 // A session's results, of a rank that comes after the other gave up: of no wait, and of each.
@@ -198,7 +199,7 @@ TEST_P(CudaLateRankTest, ReturnsNoResultOfOneThatGaveUp) {
 struct TransportErrors {
   std::string name;
   Transport transport = Transport::kNccl;
-  std::string tuning_file = {};  // with which the world asks whether devices can use each other's memory
+  bool measures = false;  // first, so that the world knows whether devices can use each other's memory
 };
 
 class CudaTransportErrorsTest : public ::testing::TestWithParam<TransportErrors> {};
@@ -206,19 +207,17 @@ class CudaTransportErrorsTest : public ::testing::TestWithParam<TransportErrors>
 INSTANTIATE_TEST_SUITE_P(All, CudaTransportErrorsTest,
                          // Last the one after which a rank is much later than the other.
                          ::testing::Values(TransportErrors{"nccl", Transport::kNccl},
-                                           TransportErrors{
-                                               "nccl_in_a_tuned_world", Transport::kNccl,
-                                               absl::StrCat(::testing::TempDir(), "/errors-", getpid(), ".json")},
+                                           TransportErrors{"nccl_in_a_world_that_measured", Transport::kNccl, true},
                                            TransportErrors{"copy_engine", Transport::kCopyEngine},
                                            TransportErrors{"symmetric", Transport::kSymmetric}),
                          [](const auto& info) { return info.param.name; });
 
 TEST_P(CudaTransportErrorsTest, ARankThatNeverReplaysIsReportedAtTheDeadline) {
   REPRISE_ASSERT_OK_AND_ASSIGN(const LaunchEnvironment launch, DetectLaunch());
-  const std::string& tuning_file = GetParam().tuning_file;
-  REPRISE_ASSERT_OK_AND_ASSIGN(std::shared_ptr<internal::Machine> world,
-                               NewCudaWorld({.tuning_file = tuning_file}, absl::Seconds(5)));
-  std::remove(tuning_file.c_str());
+  REPRISE_ASSERT_OK_AND_ASSIGN(std::shared_ptr<internal::Machine> world, NewCudaWorld({}, absl::Seconds(5)));
+  if (GetParam().measures) {
+    ASSERT_THAT(Measure(*world), IsOk());
+  }
   const Classifier classifier = MakeClassifier(2, DType::kBFloat16);
   REPRISE_ASSERT_OK_AND_ASSIGN(
       const Plan plan, PlanTraining(classifier.model, world->size(), {.transports = EveryUnit(GetParam().transport)}));

@@ -8,12 +8,11 @@
 #include <cmath>
 #include <cstdio>
 #include <fstream>
-#include <iterator>
 #include <optional>
 
 #include "absl/strings/str_cat.h"
-#include "nlohmann/json.hpp"
 #include "reprise/graph/host_world.h"
+#include "reprise/graph/measure.h"
 #include "reprise/graph/train_session.h"
 #include "tests/conformance/conformance.h"
 #include "tests/graph/cuda/allocation_count.h"
@@ -185,116 +184,106 @@ TEST_P(CudaTransportTest, MemoryIsThePlansAndDoesNotGrow) {
 }
 
 // A file of rank 0's that is not there yet.
-class CudaTuningTest : public ::testing::Test {
+class CudaCostFileTest : public ::testing::Test {
  protected:
-  CudaTuningTest() { std::remove(path_.c_str()); }
-  ~CudaTuningTest() override { std::remove(path_.c_str()); }
-  std::string Contents() const {
-    std::ifstream file(path_);
-    return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-  }
+  ~CudaCostFileTest() override { std::remove(path_.c_str()); }
+  absl::StatusOr<std::shared_ptr<internal::Machine>> NewWorld() const { return NewCudaWorld({.cost_file = path_}); }
   void Write(const std::string& text) const { std::ofstream(path_) << text; }
+  // What is measured for what Train runs.
+  static absl::StatusOr<CostFile> MeasureTraining() {
+    REPRISE_ASSIGN_OR_RETURN(const std::shared_ptr<internal::Machine> world, NewCudaWorld());
+    return Measure(*world, {.run = [&] { return Train(world, Execution::kGraph, Transport::kNccl, 1).status(); }});
+  }
 
-  const std::string path_ = absl::StrCat(::testing::TempDir(), "/tuning-", getpid(), ".json");
+  const std::string path_ = absl::StrCat(::testing::TempDir(), "/costs-", getpid(), ".json");
 };
 
-TEST_F(CudaTuningTest, RunsWithTheSameFileGiveTheSameBytes) {
+TEST_F(CudaCostFileTest, RunsWithTheSameFileGiveTheSameBytes) {
   constexpr int kSteps = 2;
-  std::string contents;
+  REPRISE_ASSERT_OK_AND_ASSIGN(const LaunchEnvironment launch, DetectLaunch());
+  REPRISE_ASSERT_OK_AND_ASSIGN(const CostFile measured, MeasureTraining());
+  EXPECT_FALSE(measured.gemms.empty());
+  EXPECT_EQ(measured.job.at("ranks"), absl::StrCat(launch.size));
+  EXPECT_EQ(measured.job.at("hosts"), OnOneHost(launch) ? "one" : "several");
+  EXPECT_EQ(measured.costs, CostModel());
+  if (launch.rank == 0) {
+    ASSERT_THAT(WriteCostFile(path_, measured), IsOk());
+  }
   std::optional<Trained> first;
   for (const Execution execution : {Execution::kGraph, Execution::kGraph, Execution::kEager}) {
-    REPRISE_ASSERT_OK_AND_ASSIGN(const std::shared_ptr<World> world, NewCudaWorld({.tuning_file = path_}));
+    REPRISE_ASSERT_OK_AND_ASSIGN(const std::shared_ptr<internal::Machine> world, NewWorld());
+    REPRISE_ASSERT_OK_AND_ASSIGN(const std::vector<std::string> all, world->ExchangeBytes("files", {ToJson(measured)}));
+    for (const std::string& other : all) EXPECT_EQ(other, ToJson(measured));
     REPRISE_ASSERT_OK_AND_ASSIGN(const Trained trained, Train(world, execution, Transport::kNccl, kSteps));
     if (!first.has_value()) {
       first = trained;
-      contents = Contents();
       REPRISE_ASSERT_OK_AND_ASSIGN(const std::shared_ptr<World> host, CreateHostWorld({.size = world->size()}));
       REPRISE_ASSERT_OK_AND_ASSIGN(const Trained want, Train(host, execution, Transport::kNccl, kSteps));
       for (size_t p = 0; p < want.parameters.size(); ++p) {
         ExpectClose(first->parameters[p], want.parameters[p], kSteps, world->size());
       }
-      if (world->local_ranks()[0] == 0) {
-        EXPECT_THAT(contents, HasSubstr("products"));
-      } else {
-        EXPECT_EQ(contents, "");
-      }
     }
     EXPECT_EQ(trained.parameters, first->parameters);
     EXPECT_EQ(trained.gradients, first->gradients);
-    EXPECT_EQ(Contents(), contents);
   }
+  if (launch.rank != 0) return;
+  REPRISE_ASSERT_OK_AND_ASSIGN(const CostFile after, ReadCostFile(path_));
+  EXPECT_EQ(after, measured) << "no world writes to it";
 }
 
-TEST_F(CudaTuningTest, OtherDevicesEntriesStay) {
-  Write(R"({"another device": {"products": {"x": "y"}}})");
-  REPRISE_ASSERT_OK_AND_ASSIGN(const std::shared_ptr<World> world, NewCudaWorld({.tuning_file = path_}));
-  ASSERT_THAT(Train(world, Execution::kGraph, Transport::kNccl, 1), IsOk());
-  EXPECT_THAT(Contents(), HasSubstr("another device"));
-  EXPECT_THAT(Contents(), HasSubstr("\"x\": \"y\""));
+TEST_F(CudaCostFileTest, WhatIsOfAnotherMachineIsNotUsedAndTheReasonSaysWhy) {
+  REPRISE_ASSERT_OK_AND_ASSIGN(const LaunchEnvironment launch, DetectLaunch());
+  if (launch.size > 1) GTEST_SKIP() << "one rank's file is enough";
+  REPRISE_ASSERT_OK_AND_ASSIGN(const CostFile measured, MeasureTraining());
+  // No choice of a kernel: a world that used it would refuse it.
+  CostFile file = measured;
+  file.gemms.begin()->second = "x";
+  const auto reason = [&](const CostFile& written) -> std::string {
+    Write(ToJson(written));
+    const absl::StatusOr<std::shared_ptr<internal::Machine>> world = NewWorld();
+    return world.ok() ? (*world)->auto_transports().reason : world.status().ToString();
+  };
+  EXPECT_THAT(reason(file),
+              AllOf(HasSubstr("INVALID_ARGUMENT"), HasSubstr(path_), HasSubstr("no choice of a GEMM's kernel")));
+  for (const auto& [name, value] : measured.device) {
+    CostFile other = file;
+    other.device[name] = "another";
+    EXPECT_EQ(reason(other), absl::StrCat("the default: cost file ", path_, " is of another machine: \"", name,
+                                          "\" is \"another\" there but \"", value, "\" here"));
+  }
+  // GEMMs do not depend on these.
+  for (const auto& [name, value] : measured.job) {
+    CostFile other = file;
+    other.job[name] = "another";
+    EXPECT_THAT(reason(other), HasSubstr("no choice of a GEMM's kernel")) << name;
+    other.gemms = measured.gemms;
+    EXPECT_EQ(reason(other), absl::StrCat("the default: cost file ", path_, " is of another machine: \"", name,
+                                          "\" is \"another\" there but \"", value, "\" here"));
+  }
+  EXPECT_EQ(reason(measured), absl::StrCat("the default: cost file ", path_, " has no transports"));
 }
 
 // On one rank: the others learn of it by the vote.
-TEST_F(CudaTuningTest, AFileThatIsNoneIsRefusedByName) {
+TEST_F(CudaCostFileTest, AFileThatIsNoneIsRefusedByName) {
   REPRISE_ASSERT_OK_AND_ASSIGN(const LaunchEnvironment launch, DetectLaunch());
+  const absl::StatusCode none =
+      launch.rank == 0 ? absl::StatusCode::kUnavailable : absl::StatusCode::kFailedPrecondition;
+  EXPECT_THAT(NewWorld(), StatusIs(none, HasSubstr("cannot be read (No such file or directory)")));
   if (launch.rank != 0) {
-    EXPECT_THAT(NewCudaWorld({.tuning_file = path_}),
-                StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("no JSON object")));
+    EXPECT_THAT(NewWorld(), StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("nested deeper than 16")));
     return;
   }
   const std::string deep = absl::StrCat("{\"a\": ", std::string(100000, '['), std::string(100000, ']'), "}");
-  for (const std::string& text : {deep, std::string(), std::string("[]"), std::string("{\"a\": "),
-                                  std::string("no JSON"), std::string("{\"\xff\": 1}")}) {
+  const std::pair<std::string, const char*> cases[] = {{deep, "nested deeper than 16"},
+                                                       {"", "no valid JSON"},
+                                                       {"[]", "give an object"},
+                                                       {R"({"version": 1, "transports": "fast"})", "\"fast\" is no"},
+                                                       {"{\"\xff\": 1}", "no valid JSON"}};
+  for (const auto& [text, why] : cases) {
     Write(text);
-    EXPECT_THAT(NewCudaWorld({.tuning_file = path_}),
-                StatusIs(absl::StatusCode::kInvalidArgument, AllOf(HasSubstr(path_), HasSubstr("no JSON object"))));
+    EXPECT_THAT(NewWorld(), StatusIs(absl::StatusCode::kInvalidArgument, AllOf(HasSubstr(path_), HasSubstr(why))));
     if (launch.size > 1) break;
   }
-}
-
-TEST_F(CudaTuningTest, EntriesThatAreNoneAreRefusedByTheirPlace) {
-  REPRISE_ASSERT_OK_AND_ASSIGN(const LaunchEnvironment launch, DetectLaunch());
-  if (launch.size > 1) GTEST_SKIP() << "one rank's file is enough";
-  {
-    REPRISE_ASSERT_OK_AND_ASSIGN(const std::shared_ptr<World> world, NewCudaWorld({.tuning_file = path_}));
-    ASSERT_THAT(Train(world, Execution::kGraph, Transport::kNccl, 1), IsOk());
-  }
-  const nlohmann::json made = nlohmann::json::parse(Contents());
-  const std::string device = made.begin().key(), key = made[device]["products"].begin().key();
-  const auto refused = [&](const nlohmann::json& json, const std::string& why) {
-    Write(json.dump());
-    EXPECT_THAT(NewCudaWorld({.tuning_file = path_}),
-                StatusIs(absl::StatusCode::kInvalidArgument, AllOf(HasSubstr(path_), HasSubstr(why))));
-  };
-  for (const nlohmann::json& value :
-       {nlohmann::json(), nlohmann::json::array(), nlohmann::json("x"), nlohmann::json(3)}) {
-    nlohmann::json json = made;
-    json[device] = value;
-    refused(json, absl::StrCat("\"", device, "\": not an object"));
-    json = made;
-    json[device]["products"] = value;
-    refused(json, "\"products\": not an object");
-    if (value.is_string()) continue;
-    json = made;
-    json[device]["products"][key] = value;
-    refused(json, absl::StrCat("\"", key, "\": not a text"));
-  }
-  nlohmann::json json = made;
-  json[device]["products"][key] = "x";
-  Write(json.dump());
-  EXPECT_THAT(NewCudaWorld({.tuning_file = path_}),
-              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("no choice of a GEMM's kernel")));
-}
-
-TEST_F(CudaTuningTest, AFileThatCannotBeWrittenIsNamed) {
-  REPRISE_ASSERT_OK_AND_ASSIGN(const LaunchEnvironment launch, DetectLaunch());
-  const absl::StatusOr<std::shared_ptr<World>> world = NewCudaWorld({.tuning_file = "/nowhere/tuning.json"});
-  // A rank alone, and ranks of several hosts, have no transports to keep.
-  EXPECT_EQ(world.ok(), launch.size == 1 || !OnOneHost(launch));
-  const absl::Status status =
-      world.ok() ? Train(*world, Execution::kGraph, Transport::kNccl, 1).status() : world.status();
-  EXPECT_THAT(status,
-              StatusIs(launch.rank == 0 ? absl::StatusCode::kUnavailable : absl::StatusCode::kFailedPrecondition,
-                       HasSubstr("/nowhere/tuning.json cannot be written (No such file or directory)")));
 }
 
 TEST(CudaSessionTest, ReplaysAllocateNothingAndLaunchFast) {

@@ -1,13 +1,11 @@
-// What sessions without PlanOptions::transports use with a tuning file.
+// What sessions without PlanOptions::transports use with a cost file.
 #include <unistd.h>
 
 #include <cstdio>
-#include <fstream>
 #include <iostream>
-#include <iterator>
 
 #include "absl/strings/str_cat.h"
-#include "nlohmann/json.hpp"
+#include "reprise/graph/measure.h"
 #include "reprise/graph/train_session.h"
 #include "tests/conformance/conformance.h"
 #include "tests/graph/cuda/cuda_testing.h"
@@ -22,19 +20,12 @@ using ::testing::HasSubstr;
 // Each rank has a path of its own, and rank 0's is the file.
 class CudaTransportsTest : public ::testing::Test {
  protected:
-  CudaTransportsTest() { std::remove(path_.c_str()); }
   ~CudaTransportsTest() override { std::remove(path_.c_str()); }
-  absl::StatusOr<std::shared_ptr<internal::Machine>> NewWorld() const { return NewCudaWorld({.tuning_file = path_}); }
-  std::string Contents() const {
-    std::ifstream file(path_);
-    return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-  }
-  // Rank 0 has the entry that it measured, with other transports.
-  void Replace(const nlohmann::json& transports) const {
-    if (Contents().empty()) return;
-    nlohmann::json json = nlohmann::json::parse(Contents());
-    json.begin().value()["transports"] = transports;
-    std::ofstream(path_) << json.dump();
+  // With this file, where rank 0 writes it.
+  absl::StatusOr<std::shared_ptr<internal::Machine>> NewWorld(const CostFile& file) const {
+    REPRISE_ASSIGN_OR_RETURN(const LaunchEnvironment launch, DetectLaunch());
+    if (launch.rank == 0) REPRISE_RETURN_IF_ERROR(WriteCostFile(path_, file));
+    return NewCudaWorld({.cost_file = path_});
   }
 
   const std::string path_ = absl::StrCat(::testing::TempDir(), "/transports-", getpid(), ".json");
@@ -68,51 +59,47 @@ absl::StatusOr<Session> RunSession(const std::shared_ptr<World>& world, const Pl
   return result;
 }
 
-TEST_F(CudaTransportsTest, AreMeasuredOnceAndTheSameOnEveryRank) {
-  std::string measured;
-  int64_t measuring = 0;
-  {
-    REPRISE_ASSERT_OK_AND_ASSIGN(const std::shared_ptr<internal::Machine> world, NewWorld());
-    const internal::AutoTransports transports = world->auto_transports();
-    EXPECT_EQ(transports.reason, absl::StrCat("measured, and kept in ", path_));
-    measured = ToText(transports.choices);
-    EXPECT_NE(measured, "");
-    REPRISE_ASSERT_OK_AND_ASSIGN(const std::vector<std::string> all, world->ExchangeBytes("rates", {measured}));
-    for (const std::string& other : all) EXPECT_EQ(other, measured);
-    EXPECT_EQ(Contents().empty(), world->local_ranks()[0] != 0);
-    if (!Contents().empty()) {
-      const nlohmann::json entry = nlohmann::json::parse(Contents()).begin().value();
-      EXPECT_EQ(entry["transports"], measured);
-      EXPECT_EQ(entry["milliseconds"].size(), 6u);
-      for (const auto& [bytes, of_size] : entry["milliseconds"].items()) {
-        for (const char* transport : {"nccl", "symmetric", "copy_engine"}) EXPECT_GT(of_size[transport], 0) << bytes;
-      }
-    }
-    EXPECT_EQ(world->memory().requested, 0);
-    measuring = world->memory().communication;
+TEST_F(CudaTransportsTest, AreMeasuredAndTheSameOnEveryRank) {
+  REPRISE_ASSERT_OK_AND_ASSIGN(std::shared_ptr<internal::Machine> world, NewCudaWorld());
+  const int64_t before = world->memory().communication;
+  std::vector<std::string> lines;
+  const auto progress = [&](absl::string_view line) { lines.emplace_back(line); };
+  REPRISE_ASSERT_OK_AND_ASSIGN(const CostFile measured, Measure(*world, {.progress = progress}));
+  EXPECT_FALSE(measured.transports.empty());
+  ASSERT_EQ(lines.size(), 7u);
+  EXPECT_EQ(lines[0], "kernels of 0 GEMMs");
+  for (size_t i = 1; i < lines.size(); ++i) {
+    EXPECT_THAT(lines[i], AllOf(HasSubstr(absl::StrCat("units of ", int64_t{131072} << (2 * (i - 1)), " bytes")),
+                                HasSubstr(" nccl "), HasSubstr(" symmetric "), HasSubstr(" copy_engine ")));
   }
-  const std::string contents = Contents();
-  REPRISE_ASSERT_OK_AND_ASSIGN(const std::shared_ptr<internal::Machine> world, NewWorld());
-  EXPECT_EQ(world->auto_transports().reason, absl::StrCat("kept in ", path_));
-  EXPECT_EQ(ToText(world->auto_transports().choices), measured);
-  EXPECT_EQ(Contents(), contents);
-  // The trial leaves the code of its kernels; its communicators took 1.2 GB.
-  std::cout << "device memory of a world that measured " << measuring << ", of one that did not "
+  REPRISE_ASSERT_OK_AND_ASSIGN(const std::vector<std::string> all, world->ExchangeBytes("files", {ToJson(measured)}));
+  for (const std::string& other : all) EXPECT_EQ(other, ToJson(measured));
+  // The world uses what it measured.
+  EXPECT_EQ(world->auto_transports().choices, measured.transports);
+  EXPECT_EQ(world->auto_transports().reason, "measured");
+  EXPECT_EQ(world->memory().requested, 0);
+  std::cout << "device memory that NCCL takes before " << before << ", after measuring "
             << world->memory().communication << "\n";
-  EXPECT_LT(measuring - world->memory().communication, int64_t{600} << 20);
+  world.reset();
+  REPRISE_ASSERT_OK_AND_ASSIGN(world, NewWorld(measured));
+  EXPECT_EQ(world->auto_transports().reason, absl::StrCat("of cost file ", path_));
+  EXPECT_EQ(world->auto_transports().choices, measured.transports);
 }
 
 TEST_F(CudaTransportsTest, OfTheFileAreWhatSessionsUse) {
-  ASSERT_THAT(NewWorld(), IsOk());
+  CostFile file;
+  {
+    REPRISE_ASSERT_OK_AND_ASSIGN(const std::shared_ptr<internal::Machine> world, NewCudaWorld());
+    REPRISE_ASSERT_OK_AND_ASSIGN(file, Measure(*world));
+  }
   for (const char* text : {"copy_engine", "symmetric", "symmetric,5000:copy_engine", "nccl,7000:copy_engine", "nccl"}) {
-    Replace(text);
-    REPRISE_ASSERT_OK_AND_ASSIGN(const std::shared_ptr<internal::Machine> world, NewWorld());
+    REPRISE_ASSERT_OK_AND_ASSIGN(file.transports, TransportChoicesFromText(text));
+    REPRISE_ASSERT_OK_AND_ASSIGN(const std::shared_ptr<internal::Machine> world, NewWorld(file));
     REPRISE_ASSERT_OK_AND_ASSIGN(const Session by_file, RunSession(world, {}));
-    EXPECT_THAT(by_file.reason, HasSubstr("kept in ")) << text;
-    REPRISE_ASSERT_OK_AND_ASSIGN(const std::vector<TransportChoice> choices, TransportChoicesFromText(text));
-    REPRISE_ASSERT_OK_AND_ASSIGN(const Session asked, RunSession(world, {.transports = choices}));
+    EXPECT_THAT(by_file.reason, HasSubstr("of cost file ")) << text;
+    REPRISE_ASSERT_OK_AND_ASSIGN(const Session asked, RunSession(world, {.transports = file.transports}));
     EXPECT_EQ(by_file.options, asked.options) << text;
-    EXPECT_EQ(by_file.options.transports.size(), choices.size()) << text;
+    EXPECT_EQ(by_file.options.transports.size(), file.transports.size()) << text;
     EXPECT_EQ(by_file.gradients, asked.gradients) << text;
     EXPECT_EQ(asked.reason, "") << text;
     // What is asked for goes before the file.
@@ -121,27 +108,19 @@ TEST_F(CudaTransportsTest, OfTheFileAreWhatSessionsUse) {
     EXPECT_EQ(plain.reason, "") << text;
     EXPECT_EQ(by_file.gradients, plain.gradients) << text << ": the same bits on every transport";
   }
+  file.job["ranks"] = "3";
+  file.transports = EveryUnit(Transport::kCopyEngine);
+  REPRISE_ASSERT_OK_AND_ASSIGN(const std::shared_ptr<internal::Machine> world, NewWorld(file));
+  REPRISE_ASSERT_OK_AND_ASSIGN(const Session session, RunSession(world, {}));
+  EXPECT_EQ(session.options.transports, EveryUnit(Transport::kNccl));
+  EXPECT_THAT(session.reason, AllOf(HasSubstr("the default: "), HasSubstr("\"ranks\" is \"3\" there but \"2\" here")));
 }
 
-TEST_F(CudaTransportsTest, OfTheFileThatAreNoneAreRefusedByTheirPlace) {
-  REPRISE_ASSERT_OK_AND_ASSIGN(const LaunchEnvironment launch, DetectLaunch());
-  ASSERT_THAT(NewWorld(), IsOk());
-  const std::pair<nlohmann::json, const char*> cases[] = {{3, "\"transports\": not a text"},
-                                                          {"auto", "not one or more transports"},
-                                                          {"fast", "\"fast\" in \"fast\" is no transport"}};
-  for (const auto& [value, why] : cases) {
-    Replace(value);
-    EXPECT_THAT(NewWorld(),
-                StatusIs(launch.rank == 0 ? absl::StatusCode::kInvalidArgument : absl::StatusCode::kFailedPrecondition,
-                         AllOf(HasSubstr("tuning file"), HasSubstr(why), HasSubstr("remove this entry"))));
-  }
-}
-
-TEST(CudaAutoTransportsTest, AreTheDefaultWithoutATuningFile) {
+TEST(CudaAutoTransportsTest, AreTheDefaultWithoutACostFile) {
   REPRISE_ASSERT_OK_AND_ASSIGN(const std::shared_ptr<internal::Machine> world, NewCudaWorld());
   REPRISE_ASSERT_OK_AND_ASSIGN(const Session session, RunSession(world, {}));
   EXPECT_EQ(session.options.transports, EveryUnit(Transport::kNccl));
-  EXPECT_EQ(session.reason, "no CudaWorldOptions::tuning_file");
+  EXPECT_EQ(session.reason, "the default: no CudaWorldOptions::cost_file");
 }
 
 }  // namespace

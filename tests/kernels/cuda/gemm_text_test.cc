@@ -1,4 +1,4 @@
-// Text of products and of their algorithms, as a tuning file keeps them. Needs no device.
+// Text of products and of their algorithms, as a cost file keeps them. Needs no device.
 #include <gtest/gtest.h>
 
 #include <optional>

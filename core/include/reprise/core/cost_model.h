@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "absl/strings/string_view.h"
 #include "reprise/core/plan.h"
 #include "reprise/core/timeline.h"
 
@@ -23,9 +22,9 @@ struct CallFlops {
 };
 
 // Rates are per second and per rank. The initialisers are of one H200 of two that NVLink connects: `flops` and the
-// bandwidths are what CostModelFromJson reads from bench/results/2026-11-30-step_bench.json, with the default transport
-// and compute beside it; `memory_bandwidth` is a copy of 256 MiB in bench/results/2026-11-30-kernel_bench.json;
-// `collective_us` and `command_us` are read off the timeline of `step_bench --workloads=tiny --profile`.
+// bandwidths are the best of bench/results/2026-11-30-step_bench.json, with the default transport and compute beside
+// it; `memory_bandwidth` is a copy of 256 MiB in bench/results/2026-11-30-kernel_bench.json; `collective_us` and
+// `command_us` are read off the timeline of `step_bench --workloads=tiny --profile`.
 struct CostModel {
   double flops = 709e12;             // of compute functions
   double memory_bandwidth = 4.1e12;  // read and written by all commands that move or combine values
@@ -56,14 +55,6 @@ inline constexpr int64_t kMaxPredictedCommands = 1 << 22;
 // command, a lane that does not exist, more than kMaxPredictedCommands, a rate that is not positive and finite, another
 // figure that is negative, figures that give more than a century, and a call that the model lacks.
 absl::StatusOr<Timeline> PredictTimeline(const Plan& plan, const std::vector<int>& schedules, const CostModel& costs);
-
-// Reads an object whose members are the fields of CostModel by name (all may be missing), as in
-//   {"flops": 7e14, "ranks": 8, "calls": {"head": {"forward": 1e12, "backward": 2e12}}}
-// where `ranks` is unset if it is missing and both bandwidths are given; or what `step_bench --json` writes, or a file
-// of bench/results that has such a list as its "figures". Of a list it takes the best rate of the mode "local", of each
-// bandwidth that is there, and its ranks, the fewer if they differ; the rest stays as initialised. InvalidArgument,
-// saying where, for anything else.
-absl::StatusOr<CostModel> CostModelFromJson(absl::string_view json);
 
 }  // namespace reprise
 

@@ -12,45 +12,10 @@
 #include "absl/status/statusor.h"
 #include "reprise/core/layout.h"
 #include "reprise/core/model.h"
+#include "reprise/core/plan_options.h"
 #include "reprise/core/schedule.h"
 
 namespace reprise {
-
-// kKeep: slots keep their weights until something else needs them, and what is resident is not gathered again.
-// kOff: weights are released after the last consecutive call of a phase that needs them.
-enum class Residency : uint8_t { kKeep, kOff };
-// When a unit's gradient is reduced. kOncePerStep keeps the unsharded gradient in the accumulate dtype until `finish`,
-// which reduces it where it is if that is the reduce dtype of the whole unit, and packs it first otherwise.
-enum class Reduce : uint8_t { kEveryMicrobatch, kOncePerStep };
-// Where the last reduction of a graph runs: at its end, or at the head of the next graph (the last one in `finish`).
-enum class Tail : uint8_t { kInGraph, kCarried };
-
-// Unset: the planner's choice, shown in the plan's text. The planner writes its choices into Plan::options.
-struct PlanOptions {
-  // Of the calls that read weights, the gather for the i-th waits for the one numbered i - 1 - depth; at least 0,
-  // default 1.
-  std::optional<int> prefetch_depth = {};
-  std::optional<int> weight_slots = {};  // gathered copies that live at once; at least 1, default 2
-  // Reduce buffers that live at once; at least 1, default 2. A plan has no more than units times
-  // microbatches_per_graph, or 2 where these are fewer.
-  std::optional<int> gradient_slots = {};
-  std::optional<int> microbatches_per_graph = {};  // at least 1, default 1
-  Residency residency = Residency::kKeep;
-  Reduce reduce = Reduce::kEveryMicrobatch;
-  Tail tail = Tail::kInGraph;
-  // By ascending unit_bytes, see EveryUnit. Where there is none sessions take those of their world and the planner
-  // alone kNccl for all. A plan has one for all units if all are alike.
-  std::vector<TransportChoice> transports = {};
-  // Where it is unset sessions take what their world proposes, see Plan::unit_policies, and the planner alone
-  // kRankOrder.
-  std::optional<Sum> sum = {};
-  DType reduce_dtype = DType::kBFloat16;  // of gradients in a reduce-scatter
-  DType accumulate = DType::kFloat32;     // only kFloat32 so far
-  DType master = DType::kFloat32;         // sessions set it from their ShardedParameters
-  int optimizer_states = 2;               // fp32 values kept per master element, 0 to 16; sessions set it
-
-  friend bool operator==(const PlanOptions&, const PlanOptions&) = default;
-};
 
 // Who owns a buffer's bytes, and in which kind of memory. Each is one block per rank; offsets are from its start.
 enum class Storage : uint8_t {

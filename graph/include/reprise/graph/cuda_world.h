@@ -23,16 +23,12 @@ struct CudaWorldOptions {
   ncclComm_t parent = nullptr;    // if set, of the same ranks: split into the world's communicators, then left alone
   // For every wait on other ranks: joining, votes, and replays that do not end. Positive.
   absl::Duration deadline = absl::Minutes(5);
-  // If set, on all ranks: rank 0 measures which of cuBLASLt's kernels is quickest for each GEMM, when a
-  // session is created, about 0.2 s for each, while the others wait (those of more than 0.1 ms keep the first choice).
-  // All ranks use its choices, and so must have the same GPU and cuBLASLt. They are kept in this file of rank 0's
-  // (JSON, by GPU, driver and version of cuBLASLt; made if absent): what it has is not measured again, so that runs
-  // with the same file give the same results bit for bit. Empty: cuBLASLt's first choice, the same in every run.
-  //
-  // The file also keeps what PlanOptions::transports are where they are unset, by GPU, driver, version of NCCL and
-  // number of ranks. Where it lacks that, small models are measured on each transport when the world is made, on
-  // communicators of their own: about 8 s, and up to half of the free memory meanwhile.
-  std::string tuning_file = {};
+  // If set, on all ranks, which then must have the same GPU and cuBLASLt: a file of rank 0's by Measure or step_bench
+  // --measure. GEMMs use the kernels that it names, if its device, driver and cuBLASLt are those here, and
+  // PlanOptions::transports are its where they are unset, if its whole key is what is here. What is of another key is
+  // not used; CaptureReport::transport_reason says so. Never written: runs with the same file give the same results bit
+  // for bit. Empty: cuBLASLt's first choice, the same in every run, and the transport kNccl.
+  std::string cost_file = {};
   // Several ranks may use one device, on all ranks or none: for tests of several ranks where there is one GPU, never
   // for speed, because their processes take turns on it. NCCL takes such ranks of one host from 2.30 on, if
   // NCCL_MULTI_RANK_GPU_ENABLE=1 is set; ranks of different hosts (by NCCL_HOSTID) need nothing. Where each collective
@@ -46,9 +42,8 @@ struct CudaWorldOptions {
 //
 // Errors, on every rank that can be told: Unavailable without a device or if a rank does not appear or goes away;
 // DeadlineExceeded; FailedPrecondition, naming both sides, if ranks share a device or differ in NCCL's version or
-// settings, if only some have a tuning file, or if `stream` is being captured; InvalidArgument for options out of range
-// or a tuning file that is none; Unavailable for one that cannot be read. Unavailable if it cannot be
-// written, here or from sessions.
+// settings, if only some have a cost file, or if `stream` is being captured; InvalidArgument for options out of range
+// or a cost file that is none; Unavailable for one that cannot be read.
 //
 // Device memory beyond what is asked for: see World::memory(). Replay returns once the graph is launched. A rank that
 // dies makes the waits of the others end with Unavailable; the world is then of no further use.
