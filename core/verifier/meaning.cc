@@ -263,8 +263,8 @@ absl::Status CheckParts(const Plan& plan, const std::vector<Part>& parts) {
 }  // namespace
 
 absl::Status CheckMeaning(const Plan& plan, std::string& schedule) {
-  REPRISE_RETURN_IF_ERROR(CheckPlaces(plan));
   const ModelMeaning model(plan);
+  REPRISE_RETURN_IF_ERROR(CheckPlaces(model));
   const std::vector<Part> parts = PartsOf(model);
   REPRISE_RETURN_IF_ERROR(CheckParts(plan, parts));
   for (const Part& part : parts) {

@@ -17,21 +17,21 @@ namespace {
 
 class Places {
  public:
-  explicit Places(const Plan& plan) : plan_(plan), taken_(plan.buffers.size(), false) {}
+  explicit Places(const ModelMeaning& model)
+      : model_(model), plan_(model.plan()), taken_(plan_.buffers.size(), false) {}
 
   absl::Status Check() {
     if (plan_.axes.size() != 1 || plan_.axes[0].size != plan_.world_size()) {
       return absl::InternalError(absl::StrCat("the plan's ", plan_.axes.size(), " axes are not one of ",
                                               plan_.world_size(), " ranks, over which its layout shards"));
     }
-    const ModelMeaning model(plan_);
-    if (model.trains() && !plan_.model.loss().valid()) {
+    if (model_.trains() && !plan_.model.loss().valid()) {
       return absl::InternalError("the plan has a step, but its model has no loss");
     }
     REPRISE_RETURN_IF_ERROR(CheckParameters());
     REPRISE_RETURN_IF_ERROR(Take(plan_.control, Storage::kSession, sizeof(ControlBlock), "the control block"));
-    if (model.trains()) REPRISE_RETURN_IF_ERROR(CheckTraining(model));
-    REPRISE_RETURN_IF_ERROR(CheckTensors(model));
+    if (model_.trains()) REPRISE_RETURN_IF_ERROR(CheckTraining());
+    REPRISE_RETURN_IF_ERROR(CheckTensors());
     return CheckNoOthers();
   }
 
@@ -100,7 +100,7 @@ class Places {
         absl::StrCat(words..., " is at byte ", plan_.buffer(id).offset, " of its storage, not ", needed.offset));
   }
 
-  absl::Status CheckTraining(const ModelMeaning& model) {
+  absl::Status CheckTraining() {
     for (size_t u = 0; u < plan_.unit_buffers.size(); ++u) {
       const UnitId unit(static_cast<int64_t>(u));
       const UnitBuffers& buffers = plan_.unit_buffers[u];
@@ -113,9 +113,9 @@ class Places {
       bool trains = false, in_place = true;
       for (size_t g = 0; g < groups.size(); ++g) {
         const int group = static_cast<int>(g);
-        if (buffers.norm_partials[g] != model.norm_offset(unit, group)) {
+        if (buffers.norm_partials[g] != model_.norm_offset(unit, group)) {
           return absl::InternalError(absl::StrCat("the partial norms of group ", g, " of ", name, " are at byte ",
-                                                  buffers.norm_partials[g], ", not ", model.norm_offset(unit, group)));
+                                                  buffers.norm_partials[g], ", not ", model_.norm_offset(unit, group)));
         }
         const size_t states = groups[g].trainable ? static_cast<size_t>(plan_.options.optimizer_states) : 0;
         REPRISE_RETURN_IF_ERROR(CheckLength(buffers.optimizer_states[g].size(), states, "optimizer states of a group"));
@@ -130,29 +130,29 @@ class Places {
         trains = trains || groups[g].trainable;
         in_place = in_place && (!groups[g].trainable || plan_.reduce_dtype(groups[g]) == kAccumulateDType);
       }
-      if (!trains || !model.once()) continue;
+      if (!trains || !model_.once()) continue;
       REPRISE_RETURN_IF_ERROR(Take(buffers.unsharded_gradient, in_place ? Storage::kGradients : Storage::kSession,
-                                   model.unsharded_offset(unit, model.num_groups(unit)), "the unsharded gradient of ",
+                                   model_.unsharded_offset(unit, model_.num_groups(unit)), "the unsharded gradient of ",
                                    name));
     }
     const int64_t parts = int64_t{1} + plan_.world_size();
     REPRISE_RETURN_IF_ERROR(Take(plan_.step_state, Storage::kSession, sizeof(StepState), "the step state"));
-    REPRISE_RETURN_IF_ERROR(Take(plan_.norm_partials, Storage::kSession, model.norm_bytes(), "the partial norms"));
+    REPRISE_RETURN_IF_ERROR(Take(plan_.norm_partials, Storage::kSession, model_.norm_bytes(), "the partial norms"));
     REPRISE_RETURN_IF_ERROR(
         Take(plan_.norm_parts, Storage::kSession, parts * static_cast<int64_t>(sizeof(NormPart)), "the norm's parts"));
     return Take(plan_.metrics, Storage::kHostVisible, sizeof(MetricsRing), "the metrics");
   }
 
-  absl::Status CheckTensors(const ModelMeaning& model) {
+  absl::Status CheckTensors() {
     REPRISE_RETURN_IF_ERROR(
         CheckLength(plan_.tensor_buffers.size(), plan_.model.tensors().size(), "buffers of tensors"));
     for (size_t t = 0; t < plan_.tensor_buffers.size(); ++t) {
       const Tensor& tensor = plan_.model.tensors()[t];
       const TensorBuffers& buffers = plan_.tensor_buffers[t];
       const std::string& name = tensor.spec.name;
-      const int64_t bytes = model.bytes_of(TensorId(static_cast<int64_t>(t)));
+      const int64_t bytes = model_.bytes_of(TensorId(static_cast<int64_t>(t)));
       const bool external = tensor.spec.external;
-      const int64_t slots = int64_t{2} * model.microbatches();
+      const int64_t slots = int64_t{2} * model_.microbatches();
       if (AlignUp(bytes) > std::numeric_limits<int64_t>::max() / slots) {
         return absl::InternalError(absl::StrCat("what is staged of ", name, " in ", slots, " slots of ", bytes,
                                                 " bytes has no size that fits an int64"));
@@ -162,7 +162,7 @@ class Places {
       REPRISE_RETURN_IF_ERROR(
           TakeIf(external || tensor.kind == TensorKind::kOutput || tensor.kind == TensorKind::kState, buffers.value,
                  external ? Storage::kExternal : Storage::kSession, bytes, "tensor ", name));
-      REPRISE_RETURN_IF_ERROR(TakeIf(tensor.keep_gradient && model.trains(), buffers.kept_gradient, Storage::kSession,
+      REPRISE_RETURN_IF_ERROR(TakeIf(tensor.keep_gradient && model_.trains(), buffers.kept_gradient, Storage::kSession,
                                      bytes, "the kept gradient of ", name));
     }
     return absl::OkStatus();
@@ -188,6 +188,7 @@ class Places {
     return absl::OkStatus();
   }
 
+  const ModelMeaning& model_;
   const Plan& plan_;
   std::vector<bool> taken_;  // by BufferId
 };
@@ -293,7 +294,7 @@ class Memory {
 
 }  // namespace
 
-absl::Status CheckPlaces(const Plan& plan) { return Places(plan).Check(); }
+absl::Status CheckPlaces(const ModelMeaning& model) { return Places(model).Check(); }
 
 void VisitMemory(const ModelMeaning& model, const Moment& moment, const std::function<void(const Place&)>& visit) {
   Memory(model, moment, visit).Visit();

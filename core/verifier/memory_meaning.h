@@ -12,7 +12,7 @@ namespace reprise::internal {
 
 // That each buffer that outlives a graph exists once, with its size and in its storage, and no other does. The plan has
 // passed CheckForm.
-absl::Status CheckPlaces(const Plan& plan);
+absl::Status CheckPlaces(const ModelMeaning& model);
 
 // Between two schedules.
 struct Moment {
