@@ -34,6 +34,17 @@ class ByteMap {
     }
   }
 
+  // Calls visit(first, last, const T&) for each range inside [first, last), in order, until it returns false.
+  template <class Visitor>
+  void Find(int64_t first, int64_t last, Visitor visit) const {
+    first = std::max(first, int64_t{0});
+    last = std::min(last, size_);
+    if (first >= last) return;
+    for (auto it = std::prev(ranges_.upper_bound(first)); it->first < last; ++it) {
+      if (!visit(std::max(first, it->first), std::min(last, std::next(it)->first), it->second)) return;
+    }
+  }
+
   // Gives [first, last) one value.
   void Assign(int64_t first, int64_t last, T value) {
     first = std::max(first, int64_t{0});

@@ -3,6 +3,8 @@
 #ifndef REPRISE_CORE_VERIFIER_CHECKS_H_
 #define REPRISE_CORE_VERIFIER_CHECKS_H_
 
+#include <string>
+
 #include "absl/status/status.h"
 #include "core/verifier/schedule.h"
 
@@ -11,10 +13,6 @@ namespace reprise::internal {
 // Check::kForm: of everything but the schedules, then of one schedule, which needs the first to have passed.
 absl::Status CheckForm(const Plan& plan);
 absl::Status CheckForm(const Plan& plan, const Schedule& schedule);
-
-// Of Check::kForm what pairs each reduction with its accumulate; the last part of both of the above.
-absl::Status CheckAccumulates(const Plan& plan);
-absl::Status CheckAccumulates(const Plan& plan, const Schedule& schedule);
 
 // Check::kData.
 absl::Status CheckData(const CheckedSchedule& schedule);
@@ -30,9 +28,11 @@ absl::Status CheckJoins(const CheckedSchedule& schedule);
 absl::Status CheckPersistentBuffers(const Plan& plan);
 absl::Status CheckLives(const CheckedSchedule& schedule);
 
-// Check::kSuccession: that every graph starts as the one before it ends, and that a schedule's states are true.
+// Check::kSuccession: that every graph starts as the one before it ends.
 absl::Status CheckSuccession(const Plan& plan);
-absl::Status CheckStates(const CheckedSchedule& schedule);
+
+// Check::kMeaning. `schedule` becomes the name of the one that is wrong, if it is one.
+absl::Status CheckMeaning(const Plan& plan, std::string& schedule);
 
 }  // namespace reprise::internal
 

@@ -47,13 +47,14 @@ UnorderedPair FindUnordered(const CommandOrder& order, const ValueLife& earlier,
 }
 
 // Bytes of value in the buffers that live before or after a schedule, by BufferId; empty elsewhere.
-std::vector<std::vector<ByteRange>> HeldBytes(const Plan& plan, const ScheduleState& state) {
+std::vector<std::vector<ByteRange>> HeldBytes(const CheckedSchedule& schedule, const ScheduleState& state) {
+  const Plan& plan = schedule.plan();
   std::vector<std::vector<ByteRange>> held(plan.buffers.size());
   for (const Resident& resident : state.residents) {
     held[resident.buffer.value()] = {{0, plan.buffer(resident.buffer).num_bytes}};
   }
   for (const OutstandingReduction& reduction : state.outstanding) {
-    held[reduction.buffer.value()] = ReduceBytes(plan, reduction.unit);
+    held[reduction.buffer.value()] = schedule.ReduceBytes(reduction.unit);
   }
   return held;
 }
@@ -132,8 +133,8 @@ void AddLives(const CheckedSchedule& schedule, BufferId buffer, const std::vecto
 
 std::vector<ValueLife> FindLives(const CheckedSchedule& schedule) {
   const Plan& plan = schedule.plan();
-  const std::vector<std::vector<ByteRange>> at_start = HeldBytes(plan, schedule.schedule().start);
-  const std::vector<std::vector<ByteRange>> at_end = HeldBytes(plan, schedule.schedule().end);
+  const std::vector<std::vector<ByteRange>> at_start = HeldBytes(schedule, schedule.schedule().start);
+  const std::vector<std::vector<ByteRange>> at_end = HeldBytes(schedule, schedule.schedule().end);
   std::vector<ValueLife> lives;
   for (size_t i = 0; i < plan.buffers.size(); ++i) {
     if (!IsTransient(plan.buffers[i].storage) || plan.buffers[i].num_bytes == 0) continue;

@@ -102,9 +102,28 @@ LaneCommands Ends(const Schedule& schedule, Side side) {
   return ends;
 }
 
+// A reduce buffer takes a slot; an unsharded gradient that is reduced where it is takes none.
+absl::Status CheckTaken(const CheckedSchedule& schedule) {
+  const Plan& plan = schedule.plan();
+  for (size_t i = 0; i < schedule.schedule().commands.size(); ++i) {
+    const CommandId id(static_cast<int64_t>(i));
+    const auto* const reduce = std::get_if<ReduceScatter>(&schedule.command(id).command);
+    if (reduce == nullptr) continue;
+    for (const BufferUse& use : schedule.command(id).uses) {
+      const Buffer& source = plan.buffer(use.buffer);
+      if (use.role != Role::kReduceBuffer || IsTransient(source.storage) == (reduce->slot >= 0)) continue;
+      return absl::InternalError(absl::StrCat(schedule.Text(id), reduce->slot >= 0 ? " names a" : " names no",
+                                              " gradient slot, but ", source.name,
+                                              reduce->slot >= 0 ? " takes none" : " takes one"));
+    }
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::Status CheckSlots(const CheckedSchedule& schedule) {
+  REPRISE_RETURN_IF_ERROR(CheckTaken(schedule));
   const Slots<Copy> weights = WeightSlots(schedule);
   for (const auto& [slot, copies] : weights) REPRISE_RETURN_IF_ERROR(CheckWeightSlot(schedule, slot, copies));
   for (const auto& [slot, gradients] : GradientSlots(schedule)) {

@@ -5,33 +5,6 @@
 #include "absl/strings/str_cat.h"
 
 namespace reprise::internal {
-namespace {
-
-template <class DTypeOf>
-GradientPlaces Places(const Plan& plan, UnitId unit, const DTypeOf& dtype_of) {
-  GradientPlaces places;
-  for (const FlatGroup& group : plan.layout.units[unit.value()].groups) {
-    if (!group.trainable) continue;
-    const int64_t offset = (places.num_bytes + kBufferAlignment - 1) / kBufferAlignment * kBufferAlignment;
-    const int64_t element_bytes = SizeOf(dtype_of(group));
-    for (const PlacedParameter& placed : group.parameters) {
-      const int64_t first = offset + placed.first_element * element_bytes;
-      places.parameters.push_back({placed.parameter, {first, first + placed.num_elements * element_bytes}});
-    }
-    places.num_bytes = offset + group.num_elements * element_bytes;
-  }
-  return places;
-}
-
-std::vector<ByteRange> NeededBytes(const Plan& plan, const GradientPlaces& places) {
-  std::vector<ByteRange> bytes;
-  for (const PlacedGradient& placed : places.parameters) {
-    if (!plan.model.parameter(placed.parameter).allow_unused) bytes.push_back(placed.bytes);
-  }
-  return bytes;
-}
-
-}  // namespace
 
 CommandOrder::CommandOrder(const Schedule& schedule) {
   lanes_.reserve(schedule.commands.size());
@@ -109,6 +82,23 @@ std::vector<ByteRange> CheckedSchedule::NeededBytes(const UseAt& at) const {
   return bytes;
 }
 
+std::vector<ByteRange> CheckedSchedule::ReduceBytes(UnitId unit) const {
+  std::vector<ByteRange> bytes;
+  int64_t end = 0;
+  for (const FlatGroup& group : plan_.layout.units[unit.value()].groups) {
+    if (!group.trainable) continue;
+    const int64_t offset = (end + kBufferAlignment - 1) / kBufferAlignment * kBufferAlignment;
+    const int64_t size = SizeOf(plan_.reduce_dtype(group));
+    for (const PlacedParameter& placed : group.parameters) {
+      if (!has_gradient_[placed.parameter.value()]) continue;
+      const int64_t first = offset + placed.first_element * size;
+      bytes.push_back({first, first + placed.num_elements * size});
+    }
+    end = offset + group.num_elements * size;
+  }
+  return bytes;
+}
+
 std::string CheckedSchedule::Text(CommandId command) const { return CommandText(plan_, schedule_, command); }
 
 std::vector<bool> FindGradients(const Plan& plan) {
@@ -123,29 +113,6 @@ std::vector<bool> FindGradients(const Plan& plan) {
     }
   }
   return has_gradient;
-}
-
-GradientPlaces ReducePlaces(const Plan& plan, UnitId unit) {
-  return Places(plan, unit, [&](const FlatGroup& group) { return plan.reduce_dtype(group); });
-}
-
-std::vector<ByteRange> ReduceBytes(const Plan& plan, UnitId unit) {
-  return NeededBytes(plan, ReducePlaces(plan, unit));
-}
-
-ByteRange ReduceGroup(const Plan& plan, UnitId unit, int index) {
-  int64_t end = 0;
-  for (int g = 0;; ++g) {
-    const FlatGroup& group = plan.layout.units[unit.value()].groups[g];
-    const int64_t first = (end + kBufferAlignment - 1) / kBufferAlignment * kBufferAlignment;
-    const int64_t bytes = group.trainable ? group.num_elements * SizeOf(plan.reduce_dtype(group)) : 0;
-    if (g == index) return {first, first + bytes};
-    end = first + bytes;
-  }
-}
-
-std::vector<ByteRange> UnshardedGradientBytes(const Plan& plan, UnitId unit) {
-  return NeededBytes(plan, Places(plan, unit, [&](const FlatGroup&) { return kAccumulateDType; }));
 }
 
 std::string CommandText(const Plan& plan, const Schedule& schedule, CommandId command) {

@@ -64,6 +64,9 @@ class CheckedSchedule {
   // The bytes of which the command needs the value: none of scratch, and of a group's gradients not the padding.
   std::vector<ByteRange> NeededBytes(const UseAt& use) const;
 
+  // Where a unit's gradients lie in its reduce buffer: groups start at multiples of kBufferAlignment.
+  std::vector<ByteRange> ReduceBytes(UnitId unit) const;
+
   // "#3 forward c0 (compute)".
   std::string Text(CommandId command) const;
 
@@ -81,23 +84,6 @@ inline ByteRange BytesOf(const BufferUse& use) { return {use.offset, use.offset 
 
 // By ParameterId: some backward call of the plan writes its gradient. Of any plan, checked or not.
 std::vector<bool> FindGradients(const Plan& plan);
-
-// Where a unit's gradients lie in a buffer of all of them: trainable groups start at multiples of kBufferAlignment.
-struct PlacedGradient {
-  ParameterId parameter;
-  ByteRange bytes;
-};
-struct GradientPlaces {
-  std::vector<PlacedGradient> parameters = {};
-  int64_t num_bytes = 0;  // of the groups with their padding
-};
-GradientPlaces ReducePlaces(const Plan& plan, UnitId unit);
-// Of those that every plan must fill: a parameter that may be unused need have no gradient.
-std::vector<ByteRange> ReduceBytes(const Plan& plan, UnitId unit);
-// Where a group with its padding lies there.
-ByteRange ReduceGroup(const Plan& plan, UnitId unit, int group);
-// The same in the unit's unsharded gradient.
-std::vector<ByteRange> UnshardedGradientBytes(const Plan& plan, UnitId unit);
 
 // "#3 forward c0 (compute)".
 std::string CommandText(const Plan& plan, const Schedule& schedule, CommandId command);

@@ -5,7 +5,6 @@
 #include <map>
 #include <vector>
 
-#include "absl/types/span.h"
 #include "core/verifier/schedule.h"
 
 namespace reprise::internal {
@@ -13,11 +12,6 @@ namespace reprise::internal {
 // What was in each slot, in order, of the slots that anything was in.
 template <class T>
 using Slots = std::map<int, std::vector<T>>;
-template <class T>
-absl::Span<const T> InSlot(const Slots<T>& slots, int slot) {
-  const auto found = slots.find(slot);
-  return found == slots.end() ? absl::Span<const T>() : absl::MakeConstSpan(found->second);
-}
 
 // A gathered copy in a weight slot.
 struct Copy {

@@ -19,7 +19,7 @@ constexpr CheckFunctions kChecks[] = {
     {Check::kFork, nullptr, internal::CheckForks},
     {Check::kJoin, nullptr, internal::CheckJoins},
     {Check::kMemory, internal::CheckPersistentBuffers, internal::CheckLives},
-    {Check::kSuccession, internal::CheckSuccession, internal::CheckStates},
+    {Check::kSuccession, internal::CheckSuccession, nullptr},
 };
 
 Violation MakeViolation(Check check, const std::string& schedule, const absl::Status& status) {
@@ -55,11 +55,13 @@ absl::string_view Name(Check check) {
       return "memory";
     case Check::kSuccession:
       return "succession";
+    case Check::kMeaning:
+      return "meaning";
   }
   return "unknown";
 }
 
-std::vector<Violation> FindViolations(const Plan& plan) {
+std::vector<Violation> FindViolations(const Plan& plan, Check last) {
   std::vector<Violation> violations = FindFormViolations(plan);
   if (!violations.empty()) return violations;
   const std::vector<CheckedSchedule> schedules = [&] {
@@ -69,16 +71,21 @@ std::vector<Violation> FindViolations(const Plan& plan) {
     return checked;
   }();
   for (const CheckFunctions& functions : kChecks) {
+    if (functions.check > last) break;
     std::string name;
     absl::Status status;
     if (functions.of_plan != nullptr) status = functions.of_plan(plan);
     for (const CheckedSchedule& schedule : schedules) {
-      if (!status.ok()) break;
+      if (!status.ok() || functions.of_schedule == nullptr) break;
       name = schedule.schedule().name;
       status = functions.of_schedule(schedule);
     }
     if (!status.ok()) violations.push_back(MakeViolation(functions.check, name, status));
   }
+  if (last < Check::kMeaning) return violations;
+  std::string name;
+  const absl::Status status = internal::CheckMeaning(plan, name);
+  if (!status.ok()) violations.push_back(MakeViolation(Check::kMeaning, name, status));
   return violations;
 }
 

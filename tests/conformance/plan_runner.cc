@@ -4,6 +4,7 @@
 #include <set>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "reprise/core/status_macros.h"
 
 namespace reprise::testing {
@@ -40,6 +41,7 @@ absl::StatusOr<std::unique_ptr<PlanRunner>> PlanRunner::Create(std::shared_ptr<W
   bindings.optimizer = options.optimizer;
   bindings.clip_norm = options.clip_norm;
   bindings.check_writes = options.check_writes;
+  runner->guard_bytes_ = options.guard_bytes;
   bindings.ranks.assign(runner->world_->local_ranks().begin(), runner->world_->local_ranks().end());
   REPRISE_RETURN_IF_ERROR(runner->TakeMemory());
   REPRISE_RETURN_IF_ERROR(runner->WriteParameters(parameters));
@@ -53,12 +55,18 @@ absl::StatusOr<std::unique_ptr<PlanRunner>> PlanRunner::Create(std::shared_ptr<W
 absl::Status PlanRunner::TakeMemory() {
   for (int s = 0; s < kNumStorages; ++s) {
     const Storage storage = static_cast<Storage>(s);
-    REPRISE_ASSIGN_OR_RETURN(blocks_[s], world_->Allocate(internal::MemoryKindOf(storage), plan().memory.num_bytes[s]));
-    for (int local = 0; local < num_local() && !IsTransient(storage); ++local) {
+    const int64_t num_bytes = plan().memory.num_bytes[s] + 2 * guard_bytes_;
+    REPRISE_ASSIGN_OR_RETURN(blocks_[s], world_->Allocate(internal::MemoryKindOf(storage), num_bytes));
+    for (int local = 0; local < num_local() && (!IsTransient(storage) || guard_bytes_ > 0); ++local) {
       REPRISE_RETURN_IF_ERROR(world_->FillBytes(local, blocks_[s]->address(local), 0, blocks_[s]->num_bytes()));
     }
   }
   bindings_->Place(blocks_);
+  for (std::vector<std::byte*>& addresses : bindings_->addresses) {
+    for (std::byte*& address : addresses) {
+      if (address != nullptr) address += guard_bytes_;
+    }
+  }
   return absl::OkStatus();
 }
 
@@ -158,6 +166,33 @@ absl::StatusOr<std::string> PlanRunner::Read(int local, BufferId buffer) {
   REPRISE_RETURN_IF_ERROR(world_->CopyToHost(local, bytes.data(), bindings_->addresses[local][buffer.value()],
                                              static_cast<int64_t>(bytes.size())));
   return bytes;
+}
+
+absl::Status PlanRunner::CheckGuards() {
+  REPRISE_RETURN_IF_ERROR(world_->Synchronize());
+  for (int local = 0; local < num_local(); ++local) {
+    for (int s = 0; s < kNumStorages; ++s) {
+      REPRISE_RETURN_IF_ERROR(CheckGuards(local, static_cast<Storage>(s)));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status PlanRunner::CheckGuards(int local, Storage storage) {
+  const internal::MemoryBlock& block = *blocks_[static_cast<int>(storage)];
+  std::string bytes(static_cast<size_t>(block.num_bytes()), '\0');
+  REPRISE_RETURN_IF_ERROR(world_->CopyToHost(local, bytes.data(), block.address(local), block.num_bytes()));
+  const auto clear = [&](int64_t first, int64_t size) {
+    std::fill_n(bytes.begin() + guard_bytes_ + first, size, '\0');
+  };
+  if (IsTransient(storage)) clear(0, block.num_bytes() - 2 * guard_bytes_);
+  for (const Buffer& buffer : plan().buffers) {
+    if (buffer.storage == storage && storage != Storage::kExternal) clear(buffer.offset, buffer.num_bytes);
+  }
+  const size_t changed = bytes.find_first_not_of('\0');
+  if (changed == std::string::npos) return absl::OkStatus();
+  return absl::InternalError(absl::StrCat("byte ", static_cast<int64_t>(changed) - guard_bytes_, " of storage ",
+                                          Name(storage), ", which is in no buffer, has changed"));
 }
 
 absl::StatusOr<std::string> PlanRunner::ReadAll() {

@@ -23,6 +23,7 @@ struct RunnerOptions {
   Optimizer optimizer = AdamW{};
   float clip_norm = 0;
   bool check_writes = false;
+  int64_t guard_bytes = 0;  // before and after each block of memory, see CheckGuards
 };
 
 // The value of one element of a parameter, or of an input on one rank.
@@ -62,12 +63,16 @@ class PlanRunner {
   // reduced: what a run leaves behind.
   absl::StatusOr<std::string> ReadAll();
 
+  // Waits. Internal if a byte has changed that no buffer has: of a guard, or between persistent buffers.
+  absl::Status CheckGuards();
+
   const Plan& plan() const { return *bindings_->plan; }
   internal::Machine& world() { return *world_; }
 
  private:
   explicit PlanRunner(std::shared_ptr<World> world) : world_(internal::MachineOf(std::move(world))) {}
   absl::Status TakeMemory();
+  absl::Status CheckGuards(int local, Storage storage);
   absl::Status WriteParameters(const ParameterValue& value);
   absl::Status StageInputs(const InputValue& value);
   absl::Status WriteFloats(int local, BufferId buffer, DType dtype, absl::Span<const float> values);
@@ -77,6 +82,7 @@ class PlanRunner {
   internal::StorageBlocks blocks_;
   std::shared_ptr<internal::Bindings> bindings_;
   std::vector<std::unique_ptr<internal::Executable>> executables_;
+  int64_t guard_bytes_ = 0;
   int64_t step_ = 0;
   int64_t staged_ = 0;  // microbatches, over all steps
 };

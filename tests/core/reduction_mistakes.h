@@ -47,7 +47,6 @@ struct Mistake {
   std::string name;
   std::function<bool(const Pair&)> make;  // false: this pair has no room for it
   std::vector<std::string> words;
-  bool of_plan = false;   // found before the schedules are looked at
   bool in_place = false;  // of reductions that read a unsharded gradient where it is
 };
 inline void PrintTo(const Mistake& mistake, std::ostream* out) { *out << mistake.name; }

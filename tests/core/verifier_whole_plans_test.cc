@@ -44,16 +44,19 @@ TEST(VerifierAccumulatesTest, NamesWhatEveryAccumulateOfAPlanGetsWrong) {
   ASSERT_THAT(Verify(plan), IsOk());
   const auto at_zero = [](ScheduledCommand& c) { std::get<Accumulate>(c.command).position = 0; };
   EXPECT_THAT(MessageAfter(plan, "finish", at_zero),
-              AllOf(HasSubstr("form finish: #"), HasSubstr("is at position 0, but #"), HasSubstr("before it is at 1")));
+              AllOf(HasSubstr("meaning finish: #"), HasSubstr("accumulate u0 microbatch 0"),
+                    HasSubstr("of microbatch 0 with 1 of its terms, but they hold"), HasSubstr("of microbatch 1")));
   EXPECT_THAT(MessageAfter(plan, "body", at_zero),
-              AllOf(HasSubstr("form body: #"), HasSubstr("is at position 0, but #"), HasSubstr("before it is at -1")));
+              AllOf(HasSubstr("meaning body: #"), HasSubstr("accumulate u0 microbatch 0"),
+                    HasSubstr("of microbatch 0 with 1 of its terms, but they hold"), HasSubstr("of microbatch -1")));
   const auto without = [](Role role) {
     return
         [role](ScheduledCommand& c) { std::erase_if(c.uses, [&](const BufferUse& use) { return use.role == role; }); };
   };
   EXPECT_THAT(MessageAfter(plan, "", without(Role::kNormPartials)),
-              HasSubstr("has 0 uses as norm_partials 0, not one"));
-  EXPECT_THAT(MessageAfter(plan, "", without(Role::kReduceBuffer)), HasSubstr("and so has not its own part"));
+              HasSubstr("has no use as norm_partials 0, which it needs"));
+  EXPECT_THAT(MessageAfter(plan, "", without(Role::kReduceBuffer)),
+              HasSubstr("has no use as reduce_buffer 0, which it needs"));
   const auto norm = [](std::function<void(BufferUse&)> change) {
     return [change](ScheduledCommand& c) {
       for (BufferUse& use : c.uses) {
@@ -63,10 +66,10 @@ TEST(VerifierAccumulatesTest, NamesWhatEveryAccumulateOfAPlanGetsWrong) {
   };
   EXPECT_THAT(MessageAfter(plan, "", norm([](BufferUse& use) { use.offset = 0; })),
               AllOf(HasSubstr("updates bytes [0, 64) of norm_partials as norm_partials 0"),
-                    HasSubstr("but must update bytes [128, 192) of norm_partials")));
+                    HasSubstr("whose place there is byte 128")));
   EXPECT_THAT(MessageAfter(plan, "", norm([](BufferUse& use) { use.num_bytes = 8; })),
               AllOf(HasSubstr("updates bytes [128, 136) of norm_partials as norm_partials 0"),
-                    HasSubstr("but must update bytes [128, 192) of norm_partials")));
+                    HasSubstr("but must update 64 bytes")));
   EXPECT_THAT(MessageAfter(plan, "first", [](auto& c) { std::get<Accumulate>(c.command).sum = Sum::kNccl; }),
               AllOf(HasSubstr("form first: #"), HasSubstr("has sum nccl, but its unit has rank_order")));
   EXPECT_THAT(
@@ -75,20 +78,25 @@ TEST(VerifierAccumulatesTest, NamesWhatEveryAccumulateOfAPlanGetsWrong) {
 }
 
 TEST(VerifierAccumulatesTest, TheNormIsOfAllPartialNorms) {
-  for (const auto& change : std::vector<std::function<void(BufferUse&)>>{
-           [](BufferUse& use) { use.num_bytes -= 8; }, [](BufferUse& use) { use.offset += 8, use.num_bytes -= 8; },
-           [](BufferUse& use) { use.access = Access::kAssign; }, [](BufferUse& use) { use.role = Role::kStepState; }}) {
+  struct Change {
+    std::function<void(BufferUse&)> change;
+    const char* words;
+  };
+  for (const Change& change : std::vector<Change>{
+           {[](BufferUse& use) { use.num_bytes -= 8; }, "reads bytes [0, 184) of norm_partials"},
+           {[](BufferUse& use) { use.offset += 8, use.num_bytes -= 8; }, "reads bytes [8, 192) of norm_partials"},
+           {[](BufferUse& use) { use.access = Access::kAssign; }, "assigns bytes [0, 192) of norm_partials"},
+           {[](BufferUse& use) { use.role = Role::kStepState; }, "as step_state, which it does not need"}}) {
     Plan plan = CarriedExchange();
     for (ScheduledCommand& command : plan.schedules[plan.step].commands) {
       if (!std::holds_alternative<SumNorm>(command.command)) continue;
       for (BufferUse& use : command.uses) {
-        if (use.role == Role::kNormPartials) change(use);
+        if (use.role == Role::kNormPartials) change.change(use);
       }
     }
-    const std::vector<Violation> found = FindViolations(plan);
-    ASSERT_FALSE(found.empty());
-    EXPECT_EQ(found[0].check, Check::kForm);
-    EXPECT_THAT(found[0].message, HasSubstr("sum_norm (reduce_scatter) does not read all 192 bytes of partial norms"));
+    EXPECT_THAT(FindViolations(plan),
+                Contains(AllOf(Field(&Violation::check, Check::kMeaning), Field(&Violation::schedule, "step"),
+                               Field(&Violation::message, AllOf(HasSubstr("sum_norm"), HasSubstr(change.words))))));
   }
 }
 
@@ -126,9 +134,11 @@ TEST(VerifierAccumulatesTest, AnotherUnitsPackDoesNotTakeASum) {
   }
   EXPECT_THAT(
       FindViolations(plan),
-      ElementsAre(AllOf(Field(&Violation::check, Check::kSuccession), Field(&Violation::schedule, "finish"),
-                        Field(&Violation::message, HasSubstr("the sum in bytes [0, 256) of unsharded_gradient.u0 is "
-                                                             "neither reduced nor in the end state")))));
+      ElementsAre(AllOf(Field(&Violation::check, Check::kMeaning), Field(&Violation::schedule, "finish"),
+                        Field(&Violation::message,
+                              AllOf(HasSubstr("pack_gradients u1"),
+                                    HasSubstr("uses bytes [0, 256) of unsharded_gradient.u0 as parameter_gradient "
+                                              "0, which it does not need"))))));
 }
 
 TEST(VerifierAccumulatesTest, APlanWithoutPartialNormsAccumulatesNothing) {
@@ -136,7 +146,7 @@ TEST(VerifierAccumulatesTest, APlanWithoutPartialNormsAccumulatesNothing) {
   plan.norm_partials = BufferId();
   const std::vector<Violation> found = FindViolations(plan);
   ASSERT_FALSE(found.empty());
-  EXPECT_THAT(found[0].message, HasSubstr("takes norms, but the plan has no buffer of partial norms"));
+  EXPECT_THAT(found[0].message, HasSubstr("buffer -1, which is to hold the partial norms, does not exist"));
 }
 
 }  // namespace
