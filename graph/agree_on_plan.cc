@@ -200,8 +200,8 @@ std::vector<Fact> SessionFacts(const CoreInputs& inputs) {
                                                return absl::StrCat("Sgd with momentum ", Text(momentum),
                                                                    ", weight_decay ", Text(weight_decay));
                                              }},
-                                  inputs.optimizer));
-  add("TrainOptions::clip_norm", inputs.clip_norm == 0 ? "unset" : Text(inputs.clip_norm));
+                                  inputs.bindings.optimizer));
+  add("TrainOptions::clip_norm", inputs.bindings.clip_norm == 0 ? "unset" : Text(inputs.bindings.clip_norm));
   add("TrainOptions::loss_scale", Text(inputs.control.loss_scale));
   add("TrainOptions::seed", absl::StrCat(inputs.control.seed));
   return facts;
@@ -233,11 +233,11 @@ absl::Status AgreeOnPlan(Machine& world, const absl::StatusOr<CoreInputs>& input
   if (!inputs.ok()) return world.Agree("planning", inputs.status(), {});
   std::vector<Fact> facts = SessionFacts(*inputs);
   Hasher hasher;
-  hasher.Add(inputs->plan->fingerprint.high);
-  hasher.Add(inputs->plan->fingerprint.low);
+  hasher.Add(inputs->plan().fingerprint.high);
+  hasher.Add(inputs->plan().fingerprint.low);
   for (const Fact& fact : facts) hasher.Add(fact.value);
   return AgreeOnFacts(world, PhaseOf("planning", inputs->name), absl::OkStatus(), hasher.Finish(), [&] {
-    for (Fact& fact : FactsOf(*inputs->plan)) facts.push_back(std::move(fact));
+    for (Fact& fact : FactsOf(inputs->plan())) facts.push_back(std::move(fact));
     return std::move(facts);
   });
 }

@@ -1,14 +1,12 @@
 #include "graph/check_writes.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <cstring>
 #include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/types/span.h"
 #include "graph/check_sums.h"
 #include "graph/checked_use.h"
 #include "graph/compute_binding.h"
@@ -40,19 +38,19 @@ class WriteCheck {
         uses_(CheckedUses(bindings, local, command)) {}
 
   absl::Status Run(std::vector<uint64_t>* digests) {
-    REPRISE_ASSIGN_OR_RETURN(const std::vector<uint64_t> read, Digests(kReads));
+    REPRISE_ASSIGN_OR_RETURN(const std::vector<uint64_t> read, Digests(IsRead));
     REPRISE_RETURN_IF_ERROR(Hold());
     REPRISE_RETURN_IF_ERROR(RunOnce(kFirstRun));
     REPRISE_ASSIGN_OR_RETURN(const std::vector<uint64_t> first, Results());
     REPRISE_ASSIGN_OR_RETURN(const std::string no_sum, FindNoSum());
     REPRISE_RETURN_IF_ERROR(RunOnce(kSecondRun));
     REPRISE_ASSIGN_OR_RETURN(std::vector<uint64_t> second, Results());
-    REPRISE_ASSIGN_OR_RETURN(const std::vector<uint64_t> read_after, Digests(kReads));
-    if (const CheckedUse* const use = FirstDifferent(kReads, read, read_after); use != nullptr) {
+    REPRISE_ASSIGN_OR_RETURN(const std::vector<uint64_t> read_after, Digests(IsRead));
+    if (const CheckedUse* const use = FirstDifferent(IsRead, read, read_after); use != nullptr) {
       return Fails("changed some of the ", use->elements(), " elements of ", use->name,
                    ", which it may only read; write to outputs, gradients and scratch alone");
     }
-    if (const CheckedUse* const use = FirstDifferent(kResults, first, second); use != nullptr) {
+    if (const CheckedUse* const use = FirstDifferent(IsResult, first, second); use != nullptr) {
       return ExplainDifference(*use);
     }
     if (!no_sum.empty()) return Fails(no_sum);
@@ -63,7 +61,7 @@ class WriteCheck {
   absl::Status RunRecorded(const std::vector<uint64_t>& expected) {
     REPRISE_RETURN_IF_ERROR(RunOnce(kSecondRun));
     REPRISE_ASSIGN_OR_RETURN(const std::vector<uint64_t> digests, Results());
-    const CheckedUse* const use = FirstDifferent(kResults, expected, digests);
+    const CheckedUse* const use = FirstDifferent(IsResult, expected, digests);
     if (use == nullptr) return absl::OkStatus();
     REPRISE_ASSIGN_OR_RETURN(const Bytes bytes, ReadAll(*use));
     const int64_t left = use->kind == Kind::kAssigned ? CountHolding(*use, bytes, SecondPattern(use->dtype)) : 0;
@@ -87,34 +85,31 @@ class WriteCheck {
   static constexpr RunFrom kThirdRun = {FirstPattern, SecondAtCall, /*as_recorded=*/true, /*from_start=*/false};
   static constexpr RunFrom kFourthRun = {SecondPattern, FirstAtCall, /*as_recorded=*/true, /*from_start=*/false};
 
-  static constexpr std::array kResults = {Kind::kAssigned, Kind::kAddedTo, Kind::kState};
-  static constexpr std::array kReads = {Kind::kOnlyRead};
+  // What is compared.
+  static bool IsResult(const CheckedUse& use) { return use.kind != Kind::kOnlyRead && use.kind != Kind::kScratch; }
+  static bool IsRead(const CheckedUse& use) { return use.kind == Kind::kOnlyRead; }
 
   template <class... Parts>
   absl::Status Fails(const Parts&... parts) const {
     return absl::FailedPreconditionError(absl::StrCat(title_, " ", parts...));
   }
 
-  absl::StatusOr<std::vector<uint64_t>> Digests(absl::Span<const Kind> kinds) const {
+  absl::StatusOr<std::vector<uint64_t>> Digests(bool (*of)(const CheckedUse&)) const {
     std::vector<uint64_t> digests;
     for (const CheckedUse& use : uses_) {
-      if (!IsOneOf(use, kinds)) continue;
+      if (!of(use)) continue;
       REPRISE_ASSIGN_OR_RETURN(digests.emplace_back(), probe_.Digest(use.address, use.num_bytes));
     }
     return digests;
   }
-  absl::StatusOr<std::vector<uint64_t>> Results() const { return Digests(kResults); }
-  static bool IsOneOf(const CheckedUse& use, absl::Span<const Kind> kinds) {
-    return std::find(kinds.begin(), kinds.end(), use.kind) != kinds.end();
-  }
-  // Of digests of uses of these kinds; null if they are equal.
-  const CheckedUse* FirstDifferent(absl::Span<const Kind> kinds, const std::vector<uint64_t>& a,
+  absl::StatusOr<std::vector<uint64_t>> Results() const { return Digests(IsResult); }
+  // Of what such digests are of; null if they are equal.
+  const CheckedUse* FirstDifferent(bool (*of)(const CheckedUse&), const std::vector<uint64_t>& a,
                                    const std::vector<uint64_t>& b) const {
     size_t next = 0;
     for (const CheckedUse& use : uses_) {
-      if (!IsOneOf(use, kinds)) continue;
-      if (a[next] != b[next]) return &use;
-      ++next;
+      if (of(use) && a[next] != b[next]) return &use;
+      next += of(use) ? 1 : 0;
     }
     return nullptr;
   }
@@ -145,16 +140,8 @@ class WriteCheck {
 
   absl::Status Prepare(const RunFrom& run) const {
     for (const CheckedUse& use : uses_) {
-      switch (use.kind) {
-        case Kind::kAssigned:
-        case Kind::kAddedTo:
-        case Kind::kScratch:
-          REPRISE_RETURN_IF_ERROR(FillUse(probe_, use, Before(use, run)));
-          break;
-        case Kind::kState:
-        case Kind::kOnlyRead:
-          break;
-      }
+      if (use.kind == Kind::kState || use.kind == Kind::kOnlyRead) continue;
+      REPRISE_RETURN_IF_ERROR(FillUse(probe_, use, Before(use, run)));
       if (use.kind == Kind::kScratch && bindings_.scratch_guard > 0) {
         REPRISE_RETURN_IF_ERROR(probe_.Fill(use.address + use.num_bytes, kGuard, bindings_.scratch_guard));
       }

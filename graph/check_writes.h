@@ -11,9 +11,9 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
+#include "graph/bindings.h"
 #include "graph/memory_probe.h"
 #include "reprise/core/schedule.h"
-#include "reprise/graph/bindings.h"
 
 namespace reprise::internal {
 

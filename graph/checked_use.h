@@ -10,9 +10,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "graph/bindings.h"
 #include "graph/memory_probe.h"
 #include "reprise/core/schedule.h"
-#include "reprise/graph/bindings.h"
 
 namespace reprise::internal {
 

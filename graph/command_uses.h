@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "graph/bindings.h"
 #include "reprise/core/schedule.h"
-#include "reprise/graph/bindings.h"
 
 namespace reprise::internal {
 

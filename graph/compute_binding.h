@@ -7,9 +7,9 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "graph/bindings.h"
 #include "reprise/core/schedule.h"
 #include "reprise/core/stream.h"
-#include "reprise/graph/bindings.h"
 
 namespace reprise::internal {
 

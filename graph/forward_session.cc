@@ -11,11 +11,9 @@
 #include "core/model/quoted.h"
 #include "graph/agree_on_plan.h"
 #include "graph/in_use.h"
-#include "graph/session_checks.h"
 #include "graph/session_core.h"
 #include "graph/train_session_state.h"
 #include "reprise/core/planner.h"
-#include "reprise/core/verifier.h"
 
 namespace reprise {
 
@@ -82,29 +80,17 @@ std::vector<ExternalBuffer> ExternalOf(const std::vector<ForwardVariant>& varian
   return result;
 }
 
-// Everything that can be wrong with a variant before memory is taken.
 absl::StatusOr<CoreInputs> Prepare(std::shared_ptr<ShardedParameters> parameters, ForwardVariant& variant,
                                    RunOptions run) {
-  REPRISE_RETURN_IF_ERROR(parameters->CheckSameParameters(variant.model));
   if (run.plan.microbatches_per_graph.value_or(1) != 1) {
     return absl::InvalidArgumentError(absl::StrCat("a ForwardSession replays one microbatch at a time, but ",
                                                    "microbatches_per_graph is ", *run.plan.microbatches_per_graph,
                                                    "; leave it unset"));
   }
-  run.plan.master_dtype = parameters->master();
-  const internal::Machine& world = parameters->machine();
-  std::string transport_reason = internal::TakeTransports(world, run.plan);
-  REPRISE_ASSIGN_OR_RETURN(Plan plan, PlanForward(variant.model, world.size(), run.plan));
-  REPRISE_RETURN_IF_ERROR(Verify(plan));
-  REPRISE_RETURN_IF_ERROR(internal::CheckCompute(plan, variant.compute));
-  REPRISE_RETURN_IF_ERROR(internal::CheckExternal(plan, world.local_ranks(), run.external));
-  CoreInputs inputs;
+  REPRISE_ASSIGN_OR_RETURN(CoreInputs inputs,
+                           internal::PrepareCore(std::move(parameters), variant.model, std::move(variant.compute),
+                                                 std::move(run), PlanForward));
   inputs.name = variant.name;
-  inputs.parameters = std::move(parameters);
-  inputs.plan = std::make_shared<const Plan>(std::move(plan));
-  inputs.transport_reason = std::move(transport_reason);
-  inputs.compute = std::move(variant.compute);
-  inputs.run = std::move(run);
   return inputs;
 }
 
@@ -117,7 +103,7 @@ absl::StatusOr<std::shared_ptr<Arena>> ShareArena(const std::shared_ptr<Arena>& 
                    "lower the variants' weight_slots, or raise the training session's"),
         std::tuple(Storage::kLocal, arena->local, "give that variant smaller activations and less scratch memory")}) {
     const auto needed = [s = static_cast<int>(storage)](const CoreInputs& variant) {
-      return variant.plan->memory.num_bytes[s];
+      return variant.plan().memory.num_bytes[s];
     };
     const CoreInputs& largest =
         *std::max_element(variants.begin(), variants.end(),
@@ -163,7 +149,7 @@ absl::StatusOr<std::unique_ptr<ForwardSession>> ForwardSession::Create(std::shar
     run.external = ExternalOf(variants, v, options.external);
     absl::StatusOr<CoreInputs> prepared = Prepare(parameters, variants[v], std::move(run));
     REPRISE_RETURN_IF_ERROR(internal::AgreeOnPlan(world, prepared));
-    for (int s = 0; s < kNumStorages; ++s) needed[s] = std::max(needed[s], prepared->plan->memory.num_bytes[s]);
+    for (int s = 0; s < kNumStorages; ++s) needed[s] = std::max(needed[s], prepared->plan().memory.num_bytes[s]);
     inputs.push_back(*std::move(prepared));
   }
   const absl::StatusOr<std::shared_ptr<Arena>> arena =
@@ -209,12 +195,12 @@ absl::Status ForwardSession::Replay(int variant) {
 absl::StatusOr<int64_t> ForwardSession::CheckRead(int rank, int variant, TensorId id, DType dtype) {
   REPRISE_ENTER(state_->world(), "ReadOutput");
   REPRISE_ASSIGN_OR_RETURN(State::Variant* const v, state_->Find("ReadOutput", variant));
-  return v->core->CheckRead("ReadOutput", rank, id, dtype, SessionCore::TensorPart::kValue);
+  return v->core->CheckRead("ReadOutput", rank, id, dtype, internal::TensorPart::kValue);
 }
 
 absl::Status ForwardSession::ReadBytes(int rank, int variant, TensorId id, void* values) {
   REPRISE_ENTER(state_->world(), "ReadOutput");
-  return state_->variants[variant].core->ReadTensor(rank, id, SessionCore::TensorPart::kValue, values);
+  return state_->variants[variant].core->ReadTensor(rank, id, internal::TensorPart::kValue, values);
 }
 
 absl::StatusOr<void*> ForwardSession::Address(int rank, int variant, TensorId id) const {

@@ -200,8 +200,8 @@ class Launcher {
 
 }  // namespace
 
-absl::Status CommandLauncher::Launch(int local, const ScheduledCommand& command, Stream stream) const {
-  return std::visit(Launcher(*bindings_, local, command, stream), command.command);
+absl::Status LaunchCommand(const Bindings& bindings, int local, const ScheduledCommand& command, Stream stream) {
+  return std::visit(Launcher(bindings, local, command, stream), command.command);
 }
 
 }  // namespace reprise::internal

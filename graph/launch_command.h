@@ -2,14 +2,12 @@
 #ifndef REPRISE_GRAPH_LAUNCH_COMMAND_H_
 #define REPRISE_GRAPH_LAUNCH_COMMAND_H_
 
-#include <memory>
 #include <type_traits>
-#include <utility>
 
 #include "absl/status/status.h"
+#include "graph/bindings.h"
 #include "reprise/core/schedule.h"
 #include "reprise/core/stream.h"
-#include "reprise/graph/bindings.h"
 
 namespace reprise::internal {
 
@@ -20,19 +18,9 @@ template <class Command>
 concept OneRankCommand = OneOf<Command, Begin, NextMicrobatch, StageInputs, Forward, Backward, PackGradients,
                                Accumulate, RecordLoss, UpdateParameters, RefreshShards, PublishMetrics, End>;
 
-class CommandLauncher {
- public:
-  explicit CommandLauncher(std::shared_ptr<const Bindings> bindings) : bindings_(std::move(bindings)) {}
-
-  // Enqueues the command's work for local rank `local`; Begin and End have none. Runs compute functions. Internal for a
-  // collective, or a command without the uses that its kind needs.
-  absl::Status Launch(int local, const ScheduledCommand& command, Stream stream) const;
-
-  const Bindings& bindings() const { return *bindings_; }
-
- private:
-  std::shared_ptr<const Bindings> bindings_;
-};
+// Enqueues the command's work for local rank `local`; Begin and End have none. Runs compute functions. Internal for a
+// collective, or a command without the uses that its kind needs.
+absl::Status LaunchCommand(const Bindings& bindings, int local, const ScheduledCommand& command, Stream stream);
 
 }  // namespace reprise::internal
 

@@ -16,8 +16,8 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "graph/comm/collective_call.h"
+#include "graph/recorder.h"
 #include "reprise/graph/measure.h"
-#include "reprise/graph/recorder.h"
 #include "reprise/graph/world.h"
 
 namespace reprise::internal {
@@ -117,6 +117,9 @@ class Machine : public World {
   // recorders and executables.
   virtual absl::StatusOr<std::unique_ptr<Recorder>> NewRecorder(Execution execution,
                                                                 std::shared_ptr<const Bindings> bindings) = 0;
+  // The same, and RecordSchedule.
+  absl::StatusOr<std::unique_ptr<Executable>> Record(Execution execution, std::shared_ptr<const Bindings> bindings,
+                                                     int schedule);
   // The same on all ranks, until Measure. Sessions whose options have no transports, or no sum, use it.
   virtual AutoTransports auto_transports() const = 0;
   // (c) See reprise::Measure.

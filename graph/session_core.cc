@@ -15,6 +15,7 @@
 #include "graph/check_writes.h"
 #include "graph/session_checks.h"
 #include "reprise/core/status_macros.h"
+#include "reprise/core/verifier.h"
 
 namespace reprise::internal {
 namespace {
@@ -34,6 +35,19 @@ absl::Status ZeroBlock(Machine& world, const std::shared_ptr<MemoryBlock>& block
   return absl::OkStatus();
 }
 
+// Fills in the world's transports where the options leave them to it, and says why these.
+std::string TakeTransports(const Machine& world, PlanOptions& options) {
+  AutoTransports proposed = world.auto_transports();
+  options.sum = options.sum.value_or(proposed.sum);
+  if (!options.transports.empty()) return {};
+  options.transports = std::move(proposed.choices);
+  for (TransportChoice& choice : options.transports) {
+    Transport& exchange = choice.transports.exchange;
+    if (*options.sum == Sum::kNccl && !TraitsOf(exchange).adds) exchange = Transport::kNccl;
+  }
+  return std::move(proposed.reason);
+}
+
 }  // namespace
 
 absl::StatusOr<std::shared_ptr<Arena>> AllocateArena(Machine& world,
@@ -47,16 +61,22 @@ absl::StatusOr<std::shared_ptr<Arena>> AllocateArena(Machine& world,
   return arena;
 }
 
-std::string TakeTransports(const Machine& world, PlanOptions& options) {
-  AutoTransports proposed = world.auto_transports();
-  options.sum = options.sum.value_or(proposed.sum);
-  if (!options.transports.empty()) return {};
-  options.transports = std::move(proposed.choices);
-  for (TransportChoice& choice : options.transports) {
-    Transport& exchange = choice.transports.exchange;
-    if (*options.sum == Sum::kNccl && !TraitsOf(exchange).adds) exchange = Transport::kNccl;
-  }
-  return std::move(proposed.reason);
+absl::StatusOr<CoreInputs> PrepareCore(std::shared_ptr<ShardedParameters> parameters, const Model& model,
+                                       ComputeTable compute, RunOptions run,
+                                       absl::StatusOr<Plan> (*plan)(const Model&, int, const PlanOptions&)) {
+  REPRISE_RETURN_IF_ERROR(parameters->CheckSameParameters(model));
+  const Machine& world = parameters->machine();
+  run.plan.master_dtype = parameters->master();
+  CoreInputs inputs;
+  inputs.transport_reason = TakeTransports(world, run.plan);
+  REPRISE_ASSIGN_OR_RETURN(Plan made, plan(model, world.size(), run.plan));
+  REPRISE_RETURN_IF_ERROR(Verify(made));
+  REPRISE_RETURN_IF_ERROR(CheckCompute(made, compute));
+  REPRISE_RETURN_IF_ERROR(CheckExternal(made, world.local_ranks(), run.external));
+  inputs.bindings = {.plan = std::make_shared<const Plan>(std::move(made)), .compute = std::move(compute)};
+  inputs.parameters = std::move(parameters);
+  inputs.run = std::move(run);
+  return inputs;
 }
 
 absl::StatusOr<std::unique_ptr<SessionCore>> SessionCore::Create(CoreInputs inputs,
@@ -75,7 +95,7 @@ absl::StatusOr<std::unique_ptr<SessionCore>> SessionCore::Create(CoreInputs inpu
   for (const Schedule& schedule : core->plan().schedules) {
     core->launch_names_.push_back(absl::StrCat(PhaseOf(schedule.name, core->inputs_.name), " of session ", core->id_));
   }
-  core->capture_.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  core->report_.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return core;
 }
 
@@ -94,7 +114,7 @@ absl::Status SessionCore::TakeMemory() {
   }
   for (int s = 0; s < kNumStorages; ++s) {
     if (blocks_[s] == nullptr) continue;
-    int64_t& total = IsTransient(static_cast<Storage>(s)) ? capture_.transient_bytes : capture_.persistent_bytes;
+    int64_t& total = IsTransient(static_cast<Storage>(s)) ? report_.transient_bytes : report_.persistent_bytes;
     total += blocks_[s]->num_bytes();
   }
   is_copied_.assign(num_local(), std::vector<bool>(plan().model.tensors().size(), false));
@@ -119,26 +139,14 @@ absl::Status SessionCore::CheckExternalApart() const {
 }
 
 void SessionCore::Bind() {
-  bindings_ = std::make_shared<Bindings>();
-  bindings_->plan = inputs_.plan;
-  bindings_->compute = std::move(inputs_.compute);
-  bindings_->optimizer = inputs_.optimizer;
-  bindings_->clip_norm = inputs_.clip_norm;
   if (inputs_.run.check_writes) bindings_->write_digests = std::make_shared<WriteDigests>();
   bindings_->ranks.assign(world().local_ranks().begin(), world().local_ranks().end());
-  for (const std::shared_ptr<MemoryBlock>& block : blocks_) {
-    if (block != nullptr) bindings_->memory.push_back(block);
-  }
+  bindings_->Place(blocks_);
   for (int local = 0; local < num_local(); ++local) {
-    std::vector<std::byte*>& addresses = bindings_->addresses.emplace_back();
-    for (const Buffer& buffer : plan().buffers) {
-      const std::shared_ptr<MemoryBlock>& block = blocks_[static_cast<int>(buffer.storage)];
-      std::byte* base = block == nullptr ? nullptr : block->address(local);
-      addresses.push_back(base == nullptr ? nullptr : base + buffer.offset);
-    }
     for (const ExternalBuffer& buffer : inputs_.run.external) {
       if (buffer.rank != bindings_->ranks[local]) continue;
-      addresses[plan().tensor_buffers[buffer.tensor.value()].value.value()] = static_cast<std::byte*>(buffer.address);
+      bindings_->addresses[local][plan().tensor_buffers[buffer.tensor.value()].value.value()] =
+          static_cast<std::byte*>(buffer.address);
     }
   }
 }
@@ -147,13 +155,6 @@ absl::Status SessionCore::Reset() {
   REPRISE_RETURN_IF_ERROR(ZeroBlock(world(), blocks_[static_cast<int>(Storage::kSession)]));
   REPRISE_RETURN_IF_ERROR(ZeroBlock(world(), blocks_[static_cast<int>(Storage::kHostVisible)]));
   return WriteControl(inputs_.control);
-}
-
-absl::StatusOr<std::unique_ptr<Executable>> SessionCore::RecordOne(int schedule, Execution execution,
-                                                                   const std::shared_ptr<const Bindings>& bindings) {
-  REPRISE_ASSIGN_OR_RETURN(std::unique_ptr<Recorder> recorder, world().NewRecorder(execution, bindings));
-  const std::unique_ptr<Recorder> validating = NewValidatingRecorder(bindings, std::move(recorder));
-  return RecordSchedule(plan(), plan().schedules[schedule], *validating);
 }
 
 absl::Status SessionCore::CheckWritesOf(Bindings& bindings) {
@@ -224,7 +225,7 @@ absl::Status SessionCore::WarmUp() {
   std::vector<std::unique_ptr<Executable>> eager(plan().schedules.size());
   return ReplayAll([&](int schedule) {
     if (eager[schedule] == nullptr) {
-      REPRISE_ASSIGN_OR_RETURN(eager[schedule], RecordOne(schedule, Execution::kEager, bindings));
+      REPRISE_ASSIGN_OR_RETURN(eager[schedule], world().Record(Execution::kEager, bindings, schedule));
     }
     return eager[schedule]->Replay();
   });
@@ -237,11 +238,11 @@ absl::Status SessionCore::CheckRecordings() {
 absl::Status SessionCore::Record() {
   for (size_t s = 0; s < plan().schedules.size(); ++s) {
     REPRISE_ASSIGN_OR_RETURN(executables_.emplace_back(),
-                             RecordOne(static_cast<int>(s), inputs_.run.execution, bindings_));
-    capture_.graphs.push_back(executables_.back()->audit());
+                             world().Record(inputs_.run.execution, bindings_, static_cast<int>(s)));
+    report_.graphs.push_back(executables_.back()->audit());
   }
-  capture_.memory = world().memory();
-  capture_.transport_reason = inputs_.transport_reason;
+  report_.memory = world().memory();
+  report_.transport_reason = inputs_.transport_reason;
   return absl::OkStatus();
 }
 
@@ -287,7 +288,8 @@ absl::StatusOr<std::string> SessionCore::FindFirstNonFinite(const ControlBlock& 
   bindings->non_finite = std::make_shared<FirstNonFinite>();
   for (const int schedule : {plan().first, plan().finish}) {
     if (schedule < 0) continue;
-    REPRISE_ASSIGN_OR_RETURN(const std::unique_ptr<Executable> eager, RecordOne(schedule, Execution::kEager, bindings));
+    REPRISE_ASSIGN_OR_RETURN(const std::unique_ptr<Executable> eager,
+                             world().Record(Execution::kEager, bindings, schedule));
     ++arena_->replays;
     const absl::Status replayed = Keep(eager->Replay());
     if (!replayed.ok()) world().TellFailure(replayed);
@@ -323,7 +325,7 @@ absl::Status SessionCore::Keep(absl::Status status) {
 }
 
 SessionCore::SessionCore(CoreInputs inputs)
-    : inputs_(std::move(inputs)), number_([] {
+    : inputs_(std::move(inputs)), bindings_(std::make_shared<Bindings>(std::move(inputs_.bindings))), number_([] {
         static std::atomic<int64_t> next = 0;
         return next.fetch_add(1, std::memory_order_relaxed);
       }()) {}

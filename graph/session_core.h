@@ -12,10 +12,10 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "graph/bindings.h"
 #include "graph/find_non_finite.h"
 #include "graph/machine.h"
 #include "reprise/core/control_block.h"
-#include "reprise/graph/bindings.h"
 #include "reprise/graph/sharded_parameters.h"
 #include "reprise/graph/train_session.h"
 
@@ -32,19 +32,21 @@ absl::StatusOr<std::shared_ptr<Arena>> AllocateArena(Machine& world,
                                                      const std::array<int64_t, kNumStorages>& num_bytes);
 
 struct CoreInputs {
-  std::string name;  // of a forward variant, for votes
-  std::shared_ptr<ShardedParameters> parameters;
-  std::shared_ptr<const Plan> plan;
-  ComputeTable compute;
-  RunOptions run;
-  Optimizer optimizer = AdamW{};
-  float clip_norm = 0;
+  std::string name = {};  // of a forward variant, for votes
+  std::shared_ptr<ShardedParameters> parameters = nullptr;
+  Bindings bindings = {};  // without addresses
+  RunOptions run = {};
   ControlBlock control = {};  // at first
   std::string transport_reason = {};
+
+  const Plan& plan() const { return *bindings.plan; }
 };
 
-// Fills in the world's transports where the options leave them to it, and says why these.
-std::string TakeTransports(const Machine& world, PlanOptions& options);
+// Everything that can be wrong before memory is taken. Plans by PlanTraining or PlanForward, on the transports of the
+// world where the options leave them to it, and verifies.
+absl::StatusOr<CoreInputs> PrepareCore(std::shared_ptr<ShardedParameters> parameters, const Model& model,
+                                       ComputeTable compute, RunOptions run,
+                                       absl::StatusOr<Plan> (*plan)(const Model&, int, const PlanOptions&));
 
 // Errors: refusals leave it as it was; a failed replay or copy is kept in status().
 class SessionCore {
@@ -53,11 +55,12 @@ class SessionCore {
   static absl::StatusOr<std::unique_ptr<SessionCore>> Create(CoreInputs inputs,
                                                              const absl::StatusOr<std::shared_ptr<Arena>>& arena);
 
-  const Plan& plan() const { return *inputs_.plan; }
+  const Plan& plan() const { return *bindings_->plan; }
   Machine& world() const { return inputs_.parameters->machine(); }
   ShardedParameters& parameters() const { return *inputs_.parameters; }
   const std::shared_ptr<Arena>& arena() const { return arena_; }
-  const CaptureReport& capture() const { return capture_; }
+  const SessionReport& report() const { return report_; }
+  const ControlBlock& first_control() const { return inputs_.control; }  // what is the same in every step
   int num_local() const { return static_cast<int>(world().local_ranks().size()); }
   std::byte* address(int local, BufferId buffer) const { return bindings_->addresses[local][buffer.value()]; }
 
@@ -95,7 +98,6 @@ class SessionCore {
   absl::Status CheckReader(absl::string_view what) const;
 
   // Elements of what `part`, kValue of an output or state or kGradient of an input, can read.
-  enum class TensorPart { kValue, kGradient };
   absl::StatusOr<int64_t> CheckRead(absl::string_view what, int rank, TensorId id, DType dtype, TensorPart part) const;
   // Where an output or state tensor lies.
   absl::StatusOr<void*> Address(int rank, TensorId id) const;
@@ -132,8 +134,6 @@ class SessionCore {
   // Each schedule, twice the last one, in the order of a step whose gradient is not finite, so that it changes nothing;
   // then what replays may have changed is as before.
   absl::Status ReplayAll(absl::FunctionRef<absl::Status(int schedule)> replay);
-  absl::StatusOr<std::unique_ptr<Executable>> RecordOne(int schedule, Execution execution,
-                                                        const std::shared_ptr<const Bindings>& bindings);
   // The bytes of state tensors that are external, or of all of them.
   enum class States { kExternal, kAll };
   absl::StatusOr<std::vector<std::string>> SaveState(States states);
@@ -145,10 +145,10 @@ class SessionCore {
 
   CoreInputs inputs_;
   std::shared_ptr<Arena> arena_;
-  std::array<std::shared_ptr<MemoryBlock>, kNumStorages> blocks_ = {};
-  std::shared_ptr<Bindings> bindings_;
+  StorageBlocks blocks_;
+  const std::shared_ptr<Bindings> bindings_;
   std::vector<std::unique_ptr<Executable>> executables_;  // by schedule
-  CaptureReport capture_;
+  SessionReport report_;
   int64_t id_ = 0;
   std::vector<std::string> launch_names_;  // by schedule, for messages
   absl::Status failed_;

@@ -198,11 +198,6 @@ absl::Status ShardedParameters::Fill(ParameterId parameter,
   return absl::OkStatus();
 }
 
-void ShardedParameters::MarkChanged() {
-  ++version_;
-  is_set_.assign(is_set_.size(), true);
-}
-
 void ShardedParameters::WatchStep(const std::shared_ptr<const int64_t>& open_step) {
   open_steps_.erase(std::remove_if(open_steps_.begin(), open_steps_.end(), [](const auto& s) { return s.expired(); }),
                     open_steps_.end());

@@ -50,12 +50,12 @@ absl::Status StepRunner::Record(Execution execution) {
 
 absl::Status StepRunner::TakeMemory() {
   const Plan& plan = *bindings_->plan;
-  std::array<std::shared_ptr<MemoryBlock>, kNumStorages> blocks;
+  StorageBlocks blocks;
   for (int s = 0; s < kNumStorages; ++s) {
     REPRISE_ASSIGN_OR_RETURN(blocks[s],
                              world_->Allocate(MemoryKindOf(static_cast<Storage>(s)), plan.memory.num_bytes[s]));
-    bindings_->memory.push_back(blocks[s]);
   }
+  bindings_->Place(blocks);
   for (size_t local = 0; local < bindings_->ranks.size(); ++local) {
     const int index = static_cast<int>(local);
     for (int s = 0; s < kNumStorages; ++s) {
@@ -66,11 +66,7 @@ absl::Status StepRunner::TakeMemory() {
         REPRISE_RETURN_IF_ERROR(world_->FillBytes(index, blocks[s]->address(index), 0, blocks[s]->num_bytes()));
       }
     }
-    std::vector<std::byte*>& addresses = bindings_->addresses.emplace_back();
-    for (const Buffer& buffer : plan.buffers) {
-      std::byte* const base = blocks[static_cast<int>(buffer.storage)]->address(index);
-      addresses.push_back(base == nullptr ? nullptr : base + buffer.offset);
-    }
+    std::vector<std::byte*>& addresses = bindings_->addresses[local];
     for (size_t t = 0; t < plan.model.tensors().size(); ++t) {
       const TensorSpec& spec = plan.model.tensors()[t].spec;
       if (const BufferId staging = plan.tensor_buffers[t].staging; staging.valid() && IsFloatingPoint(spec.dtype)) {
@@ -107,8 +103,7 @@ absl::Status StepRunner::RecordInto(std::vector<std::unique_ptr<Executable>>& ex
   executables.resize(plan.schedules.size());
   for (const int s : {plan.first, plan.body}) {
     if (executables[s] != nullptr) continue;
-    REPRISE_ASSIGN_OR_RETURN(const std::unique_ptr<Recorder> recorder, world_->NewRecorder(execution, bindings_));
-    REPRISE_ASSIGN_OR_RETURN(executables[s], RecordSchedule(plan, plan.schedules[s], *recorder));
+    REPRISE_ASSIGN_OR_RETURN(executables[s], world_->Record(execution, bindings_, s));
   }
   return absl::OkStatus();
 }

@@ -16,7 +16,6 @@
 #include "graph/session_core.h"
 #include "graph/train_session_state.h"
 #include "reprise/core/planner.h"
-#include "reprise/core/verifier.h"
 
 namespace reprise {
 namespace {
@@ -25,28 +24,14 @@ using internal::AgreedValue;
 using internal::CoreInputs;
 using internal::SessionCore;
 
-// Everything that can be wrong before memory is taken.
 absl::StatusOr<CoreInputs> Prepare(std::shared_ptr<ShardedParameters> parameters, const Model& model,
                                    ComputeTable compute, TrainOptions options) {
-  REPRISE_RETURN_IF_ERROR(parameters->CheckSameParameters(model));
   REPRISE_RETURN_IF_ERROR(internal::CheckTrainOptions(options));
-  PlanOptions plan_options = options.run.plan;
-  plan_options.master_dtype = parameters->master();
-  plan_options.optimizer_states = OptimizerStates(options.optimizer);
-  const internal::Machine& world = parameters->machine();
-  std::string transport_reason = internal::TakeTransports(world, plan_options);
-  REPRISE_ASSIGN_OR_RETURN(Plan plan, PlanTraining(model, world.size(), plan_options));
-  REPRISE_RETURN_IF_ERROR(Verify(plan));
-  REPRISE_RETURN_IF_ERROR(internal::CheckCompute(plan, compute));
-  REPRISE_RETURN_IF_ERROR(internal::CheckExternal(plan, world.local_ranks(), options.run.external));
-  CoreInputs inputs;
-  inputs.parameters = std::move(parameters);
-  inputs.plan = std::make_shared<const Plan>(std::move(plan));
-  inputs.transport_reason = std::move(transport_reason);
-  inputs.compute = std::move(compute);
-  inputs.run = std::move(options.run);
-  inputs.optimizer = options.optimizer;
-  inputs.clip_norm = options.clip_norm.value_or(0.0f);
+  options.run.plan.optimizer_states = OptimizerStates(options.optimizer);
+  REPRISE_ASSIGN_OR_RETURN(CoreInputs inputs, internal::PrepareCore(std::move(parameters), model, std::move(compute),
+                                                                    std::move(options.run), PlanTraining));
+  inputs.bindings.optimizer = options.optimizer;
+  inputs.bindings.clip_norm = options.clip_norm.value_or(0.0f);
   inputs.control = {.loss_scale = options.loss_scale, .seed = options.seed};
   return inputs;
 }
@@ -68,12 +53,10 @@ absl::StatusOr<std::unique_ptr<TrainSession>> TrainSession::Create(std::shared_p
   internal::Machine& world = parameters->machine();
   REPRISE_ENTER(world, "TrainSession::Create");
   auto state = std::make_unique<State>();
-  state->loss_scale = options.loss_scale;
-  state->seed = options.seed;
   absl::StatusOr<CoreInputs> inputs = Prepare(std::move(parameters), model, std::move(compute), std::move(options));
   REPRISE_RETURN_IF_ERROR(internal::AgreeOnPlan(world, inputs));
   const absl::StatusOr<std::shared_ptr<internal::Arena>> arena =
-      internal::AllocateArena(world, inputs->plan->memory.num_bytes);
+      internal::AllocateArena(world, inputs->plan().memory.num_bytes);
   REPRISE_ASSIGN_OR_RETURN(state->core, SessionCore::Create(*std::move(inputs), arena));
   state->core->parameters().WatchStep(std::shared_ptr<const int64_t>(*arena, &(*arena)->open_step));
   return std::unique_ptr<TrainSession>(new TrainSession(std::move(state)));
@@ -129,7 +112,7 @@ std::vector<AgreedValue> TrainSession::State::AgreedValues(const StepValues& beg
       AgreedValue::Real("learning_rate", begun.learning_rate.value_or(0)),
       AgreedValue::Integer("microbatches", begun.microbatches).DecidingLaunches(),
       AgreedValue::Real("gradient_divisor", begun.gradient_divisor),
-      AgreedValue::Real("loss_scale", loss_scale),
+      AgreedValue::Real("loss_scale", core->first_control().loss_scale),
       AgreedValue::Integer("version of the parameters", core->parameters().version()),
       AgreedValue::Hash("plan", core->plan().fingerprint.high).DecidingLaunches(),
   };
@@ -169,7 +152,7 @@ absl::Status TrainSession::BeginStep(const StepValues& values) {
   REPRISE_ENTER(state_->core->world(), "BeginStep");
   REPRISE_RETURN_IF_ERROR(state_->RequireNoStep("BeginStep"));
   SessionCore& core = *state_->core;
-  absl::Status refusal = internal::CheckStepValues(values, core.plan(), state_->loss_scale);
+  absl::Status refusal = internal::CheckStepValues(values, core.plan(), core.first_control().loss_scale);
   if (refusal.ok()) refusal = core.parameters().CheckSet("BeginStep");
   const std::string what = absl::StrCat("BeginStep of step ", state_->steps);
   const std::vector<AgreedValue> agreed = state_->AgreedValues(values);
@@ -177,20 +160,13 @@ absl::Status TrainSession::BeginStep(const StepValues& values) {
   const absl::StatusOr<int64_t> ticket = core.world().Announce(what, absl::OkStatus(), agreed);
   REPRISE_RETURN_IF_ERROR(core.Keep(ticket.status()));
   state_->ticket = *ticket;
-  const int64_t microbatches = core.launched();
-  const ControlBlock control = {
-      .learning_rate = *values.learning_rate,
-      .loss_scale = state_->loss_scale,
-      .gradient_divisor = internal::GradientDivisor(values, core.plan().world_size()),
-      .microbatches = values.microbatches,
-      .seed = state_->seed,
-      .step = state_->steps,
-      .agreed = state_->HashOf(agreed),
-      .input = microbatches,
-      .next_input = microbatches,
-      .random_offset = static_cast<uint64_t>(microbatches),
-      .next_random_offset = static_cast<uint64_t>(microbatches),
-  };
+  ControlBlock control = core.first_control();
+  control.learning_rate = *values.learning_rate;
+  control.gradient_divisor = internal::GradientDivisor(values, core.plan().world_size());
+  control.microbatches = values.microbatches;
+  control.step = state_->steps;
+  control.agreed = state_->HashOf(agreed);
+  control.earlier_microbatches = core.launched();
   REPRISE_RETURN_IF_ERROR(core.WriteControl(control));
   state_->control = control;
   core.arena()->open_step = state_->steps;
@@ -229,8 +205,6 @@ absl::Status TrainSession::RunMicrobatch() {
   if (++state_->run % per_graph != 0) return absl::OkStatus();
   ControlBlock& replayed = state_->replayed.emplace(state_->control);
   replayed.next_microbatch = state_->run - per_graph;
-  replayed.next_input = core.launched();
-  replayed.next_random_offset = static_cast<uint64_t>(core.launched());
   return core.Launch(state_->run == per_graph ? core.plan().first : core.plan().body);
 }
 
@@ -357,7 +331,7 @@ absl::StatusOr<std::vector<float>> TrainSession::ReadGradient(absl::string_view 
       internal::GatherParameter(core.world(), what, absl::StrCat("the session of number ", core.id()), plan.model,
                                 plan.layout, id, kAccumulateDType, shards);
   REPRISE_RETURN_IF_ERROR(core.Keep(gradient.status()));
-  const float divisor = internal::GradientDivisor(state_->values, plan.world_size()) * state_->loss_scale;
+  const float divisor = internal::GradientDivisor(state_->values, plan.world_size()) * core.first_control().loss_scale;
   for (float& element : *gradient) element /= divisor;
   return gradient;
 }
@@ -367,20 +341,16 @@ absl::StatusOr<int64_t> TrainSession::CheckRead(int rank, TensorId id, DType dty
   REPRISE_ENTER(state_->core->world(), call);
   REPRISE_RETURN_IF_ERROR(state_->core->CheckUsable());
   REPRISE_RETURN_IF_ERROR(state_->RequireThread(call));
-  return state_->core->CheckRead(
-      call, rank, id, dtype,
-      part == TensorPart::kValue ? SessionCore::TensorPart::kValue : SessionCore::TensorPart::kGradient);
+  return state_->core->CheckRead(call, rank, id, dtype, part);
 }
 
 absl::Status TrainSession::ReadBytes(int rank, TensorId id, TensorPart part, void* values) {
   REPRISE_ENTER(state_->core->world(), "reading a tensor");
   REPRISE_RETURN_IF_ERROR(state_->RequireThread("reading a tensor"));
-  return state_->core->ReadTensor(
-      rank, id, part == TensorPart::kValue ? SessionCore::TensorPart::kValue : SessionCore::TensorPart::kGradient,
-      values);
+  return state_->core->ReadTensor(rank, id, part, values);
 }
 
 const Plan& TrainSession::plan() const { return state_->core->plan(); }
-const CaptureReport& TrainSession::capture() const { return state_->core->capture(); }
+const SessionReport& TrainSession::report() const { return state_->core->report(); }
 
 }  // namespace reprise

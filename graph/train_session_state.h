@@ -38,8 +38,6 @@ struct TrainSession::State {
   const MetricsRing& ring() const;
 
   std::unique_ptr<internal::SessionCore> core;
-  float loss_scale = 1;
-  uint64_t seed = 0;
   int64_t steps = 0;    // ended; the next one's number
   int64_t polled = 0;   // steps whose metrics were returned or lost
   int64_t checked = 0;  // by CheckPublished, or lost

@@ -11,10 +11,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "core/model/quoted.h"
 #include "graph/agree_on_plan.h"
 #include "graph/comm/bootstrap.h"
 #include "graph/in_use.h"
-#include "graph/recording_protocol.h"
 #include "reprise/core/status_macros.h"
 
 namespace reprise::internal {
@@ -29,6 +29,43 @@ void Shift(double microseconds, Timeline& timeline) {
       activity.end_us += microseconds;
     }
   }
+}
+
+absl::Status CheckExecution(Execution execution) {
+  switch (execution) {
+    case Execution::kGraph:
+    case Execution::kEager:
+      return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("execution is ", static_cast<int>(execution), ", which does not exist; use graph or eager"));
+}
+
+// There must be a plan, and an address for each of its buffers that has bytes on each rank.
+absl::Status CheckBindings(const Bindings* bindings) {
+  if (bindings == nullptr || bindings->plan == nullptr) {
+    return absl::InvalidArgumentError("a recorder needs bindings with a plan");
+  }
+  const std::vector<Buffer>& buffers = bindings->plan->buffers;
+  const size_t ranks = bindings->ranks.size();
+  if (bindings->addresses.size() != ranks) {
+    return absl::InvalidArgumentError(absl::StrCat("there are addresses for ", bindings->addresses.size(), " ranks of ",
+                                                   ranks, "; bind every local rank"));
+  }
+  for (size_t local = 0; local < ranks; ++local) {
+    const std::vector<std::byte*>& addresses = bindings->addresses[local];
+    if (addresses.size() != buffers.size()) {
+      return absl::InvalidArgumentError(absl::StrCat("rank ", bindings->ranks[local], " has ", addresses.size(),
+                                                     " addresses for ", buffers.size(),
+                                                     " buffers; bind every buffer of the plan"));
+    }
+    for (size_t b = 0; b < buffers.size(); ++b) {
+      if (addresses[b] != nullptr || buffers[b].num_bytes == 0) continue;
+      return absl::InvalidArgumentError(absl::StrCat("buffer ", Quoted(buffers[b].name), " has no address on rank ",
+                                                     bindings->ranks[local], "; bind every buffer before recording"));
+    }
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -126,6 +163,12 @@ absl::Status Machine::CheckRecordable(Execution execution, const Bindings* bindi
                                                  "] and a plan for ", bindings->plan->world_size(),
                                                  ", but this world has ", size(), ", of which ranks [",
                                                  absl::StrJoin(here, ","), "] are local; bind World::local_ranks()"));
+}
+
+absl::StatusOr<std::unique_ptr<Executable>> Machine::Record(Execution execution,
+                                                            std::shared_ptr<const Bindings> bindings, int schedule) {
+  REPRISE_ASSIGN_OR_RETURN(const std::unique_ptr<Recorder> recorder, NewRecorder(execution, std::move(bindings)));
+  return RecordSchedule(schedule, *recorder);
 }
 
 absl::Status Machine::CheckAccess(int local, const void* a, const void* b, int64_t num_bytes) const {

@@ -38,10 +38,6 @@ absl::Status NextMicrobatch(Stream stream, ControlBlock* control, int count) {
   return Enqueue(stream, &DeviceKernels::NextMicrobatch, {control, count}, [](const NextMicrobatchArguments& a) {
     a.control->microbatch = a.control->next_microbatch;
     a.control->next_microbatch += a.count;
-    a.control->input = a.control->next_input;
-    a.control->next_input += a.count;
-    a.control->random_offset = a.control->next_random_offset;
-    a.control->next_random_offset += static_cast<uint64_t>(a.count);
   });
 }
 
@@ -58,7 +54,7 @@ absl::Status StageInput(Stream stream, const StageInputArguments& arguments) {
           .Done());
   if (arguments.num_bytes == 0) return absl::OkStatus();
   return Enqueue(stream, &DeviceKernels::StageInput, arguments, [](const StageInputArguments& a) {
-    const int64_t slot = (a.control->input + a.position) % a.slots;
+    const int64_t slot = (a.control->earlier_microbatches + a.control->microbatch + a.position) % a.slots;
     std::memcpy(a.destination, a.staging + slot * a.slot_stride, static_cast<size_t>(a.num_bytes));
   });
 }

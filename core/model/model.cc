@@ -31,20 +31,25 @@ size_t EditDistance(absl::string_view a, absl::string_view b) {
   return row.back();
 }
 
-// Position in `items` of the one called `name`; `what` is its kind, for the message.
-template <class T>
-absl::StatusOr<size_t> Find(const std::vector<T>& items, absl::string_view name, absl::string_view what) {
-  const auto found = std::find_if(items.begin(), items.end(), [&](const T& item) { return item.spec.name == name; });
-  if (found != items.end()) return static_cast<size_t>(found - items.begin());
+const std::string& NameOf(const Unit& unit) { return unit.name; }
+const std::string& NameOf(const CallSpec& call) { return call.name; }
+const std::string& NameOf(const Parameter& parameter) { return parameter.spec.name; }
+const std::string& NameOf(const Tensor& tensor) { return tensor.spec.name; }
+
+// The id of the one of `items` that is called `name`; `what` is its kind, for the message.
+template <class Id, class T>
+absl::StatusOr<Id> Find(const std::vector<T>& items, absl::string_view name, absl::string_view what) {
+  const auto found = std::find_if(items.begin(), items.end(), [&](const T& item) { return NameOf(item) == name; });
+  if (found != items.end()) return Id(static_cast<int64_t>(found - items.begin()));
   if (items.empty()) {
     return absl::NotFoundError(absl::StrCat("no ", what, " ", Quoted(name), ": the model has no ", what, "s"));
   }
   const absl::string_view compared = name.substr(0, internal::kMaxNameBytes);
   const auto closest = std::min_element(items.begin(), items.end(), [&](const T& a, const T& b) {
-    return EditDistance(compared, a.spec.name) < EditDistance(compared, b.spec.name);
+    return EditDistance(compared, NameOf(a)) < EditDistance(compared, NameOf(b));
   });
   return absl::NotFoundError(absl::StrCat("no ", what, " ", Quoted(name), " among the model's ", items.size(), " ",
-                                          what, "s; did you mean ", Quoted(closest->spec.name), "?"));
+                                          what, "s; did you mean ", Quoted(NameOf(*closest)), "?"));
 }
 
 std::string TypeText(DType dtype, const Shape& shape) {
@@ -72,14 +77,13 @@ int64_t NumElements(absl::Span<const int64_t> shape) {
   return std::accumulate(shape.begin(), shape.end(), int64_t{1}, std::multiplies<>());
 }
 
+absl::StatusOr<UnitId> Model::FindUnit(absl::string_view name) const { return Find<UnitId>(units_, name, "unit"); }
+absl::StatusOr<CallId> Model::FindCall(absl::string_view name) const { return Find<CallId>(calls_, name, "call"); }
 absl::StatusOr<ParameterId> Model::FindParameter(absl::string_view name) const {
-  REPRISE_ASSIGN_OR_RETURN(const size_t position, Find(parameters_, name, "parameter"));
-  return ParameterId(static_cast<int64_t>(position));
+  return Find<ParameterId>(parameters_, name, "parameter");
 }
-
 absl::StatusOr<TensorId> Model::FindTensor(absl::string_view name) const {
-  REPRISE_ASSIGN_OR_RETURN(const size_t position, Find(tensors_, name, "tensor"));
-  return TensorId(static_cast<int64_t>(position));
+  return Find<TensorId>(tensors_, name, "tensor");
 }
 
 std::vector<internal::ModelLine> internal::LinesOf(const Model& model) {

@@ -63,8 +63,8 @@ absl::Status ReferenceCheck::Start(const ShardedParameters& parameters) {
 
 absl::Status ReferenceCheck::AddMicrobatch(const Batch& batch) {
   REPRISE_RETURN_IF_ERROR(session_->BeginStep({.learning_rate = 0, .microbatches = 1, .gradient_divisor = 1}));
-  REPRISE_RETURN_IF_ERROR(session_->CopyInput<int32_t>(0, tokens_, batch.tokens));
-  REPRISE_RETURN_IF_ERROR(session_->CopyInput<int32_t>(0, labels_, batch.labels));
+  REPRISE_RETURN_IF_ERROR(session_->CopyInput(0, tokens_, batch.tokens));
+  REPRISE_RETURN_IF_ERROR(session_->CopyInput(0, labels_, batch.labels));
   REPRISE_RETURN_IF_ERROR(session_->RunMicrobatch());
   for (auto& [name, reference] : references_) {
     REPRISE_ASSIGN_OR_RETURN(const std::vector<float> gradient, session_->ReadGradient(name));

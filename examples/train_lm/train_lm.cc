@@ -108,8 +108,8 @@ absl::Status Train(const Run& run, World& world, bool prints, const TextData& te
     for (int microbatch = 0; microbatch < run.microbatches; ++microbatch) {
       for (int rank : world.local_ranks()) {
         const Batch batch = text.TrainBatch(run.model.batch, run.seed, step, microbatch, rank);
-        REPRISE_RETURN_IF_ERROR(session.CopyInput<int32_t>(rank, model.tokens, batch.tokens));
-        REPRISE_RETURN_IF_ERROR(session.CopyInput<int32_t>(rank, model.labels, batch.labels));
+        REPRISE_RETURN_IF_ERROR(session.CopyInput(rank, model.tokens, batch.tokens));
+        REPRISE_RETURN_IF_ERROR(session.CopyInput(rank, model.labels, batch.labels));
       }
       for (int rank = 0; check != nullptr && rank < world.size(); ++rank) {
         REPRISE_RETURN_IF_ERROR(
@@ -158,8 +158,8 @@ absl::StatusOr<double> Validate(World& world, const TextData& text, const Langua
   for (int64_t round = 0; round < rounds; ++round) {
     for (int rank : world.local_ranks()) {
       const Batch inputs = text.ValidationBatch(batch, round * world.size() + rank);
-      REPRISE_RETURN_IF_ERROR(session.CopyInput<int32_t>(rank, 0, model.tokens, inputs.tokens));
-      REPRISE_RETURN_IF_ERROR(session.CopyInput<int32_t>(rank, 0, model.labels, inputs.labels));
+      REPRISE_RETURN_IF_ERROR(session.CopyInput(rank, 0, model.tokens, inputs.tokens));
+      REPRISE_RETURN_IF_ERROR(session.CopyInput(rank, 0, model.labels, inputs.labels));
     }
     REPRISE_RETURN_IF_ERROR(session.Replay(0));
     std::vector<double> losses;
@@ -183,7 +183,7 @@ absl::StatusOr<std::string> Sample(World& world, const Run& run, const LanguageM
     std::vector<int32_t> tokens(context, ' ');
     for (size_t j = 0; j < window.size(); ++j) tokens[j] = static_cast<unsigned char>(window[j]);
     for (int rank : world.local_ranks()) {
-      REPRISE_RETURN_IF_ERROR(session.CopyInput<int32_t>(rank, 1, model.tokens, tokens));
+      REPRISE_RETURN_IF_ERROR(session.CopyInput(rank, 1, model.tokens, tokens));
     }
     REPRISE_RETURN_IF_ERROR(session.Replay(1));
     REPRISE_ASSIGN_OR_RETURN(const std::vector<float> logits,
@@ -252,12 +252,12 @@ absl::StatusOr<int> Main() {
     std::cout << absl::StrFormat(
         "%d parameters over %d ranks; %d training bytes; per rank %.1f MiB persistent, %.1f MiB transient; %d weight "
         "slots, %d gradient slots\n",
-        elements, world->size(), text.train_bytes(), session->capture().persistent_bytes / 1048576.0,
-        session->capture().transient_bytes / 1048576.0, *plan.weight_slots, *plan.gradient_slots);
-    std::cout << "transports: " << ToText(plan.transports) << " (" << session->capture().transport_reason << ")\n";
+        elements, world->size(), text.train_bytes(), session->report().persistent_bytes / 1048576.0,
+        session->report().transient_bytes / 1048576.0, *plan.weight_slots, *plan.gradient_slots);
+    std::cout << "transports: " << ToText(plan.transports) << " (" << session->report().transport_reason << ")\n";
   }
   int64_t nodes = 0, events = 0;
-  for (const GraphAudit& graph : session->capture().graphs) {
+  for (const GraphAudit& graph : session->report().graphs) {
     nodes += graph.nodes();
     events += graph.events;
   }

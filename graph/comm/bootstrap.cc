@@ -104,16 +104,6 @@ absl::StatusOr<std::vector<std::string>> Bootstrap::Exchange(absl::string_view w
   return std::move(parts_);
 }
 
-absl::Status Bootstrap::StartExchange(absl::string_view what, const std::string& mine) {
-  return Start({.what = std::string(what)}, mine);
-}
-
-absl::StatusOr<std::optional<std::vector<std::string>>> Bootstrap::TakeExchange() {
-  REPRISE_ASSIGN_OR_RETURN(const bool is_over, Look());
-  if (!is_over) return std::nullopt;
-  return std::move(parts_);
-}
-
 absl::Status Bootstrap::AgreeOn(absl::string_view what, const absl::Status& mine,
                                 absl::Span<const AgreedValue> values) {
   REPRISE_RETURN_IF_ERROR(

@@ -21,6 +21,10 @@
 #include "graph/comm/deadline.h"
 #include "reprise/graph/launch_environment.h"
 
+namespace reprise::testing {
+class ExchangeInHalves;
+}
+
 namespace reprise::internal {
 
 // Threads: one at a time. Whoever can reach the port and knows the job's name can take part: it is for networks that
@@ -55,10 +59,6 @@ class Bootstrap {
 
   // Gives `mine`, gets what all ranks gave, by rank.
   absl::StatusOr<std::vector<std::string>> Exchange(absl::string_view what, const std::string& mine);
-  // The same in two halves, for a rank that looks at other things while it waits, and at the clock. Nothing is there
-  // while ranks are missing.
-  absl::Status StartExchange(absl::string_view what, const std::string& mine);
-  absl::StatusOr<std::optional<std::vector<std::string>>> TakeExchange();
   // OK if `mine` is OK and `values` are equal on all ranks; a rank whose own status is an error gets that.
   absl::Status AgreeOn(absl::string_view what, const absl::Status& mine, absl::Span<const AgreedValue> values);
   // The same without waiting for other ranks: Announced(ticket) waits, and returns what AgreeOn would. Every later
@@ -91,6 +91,7 @@ class Bootstrap {
   const absl::Status& broken() const { return broken_; }
 
  private:
+  friend class testing::ExchangeInHalves;
   Bootstrap(const LaunchEnvironment& launch, absl::Duration deadline, std::vector<Channel> peers)
       : rank_(launch.rank), size_(launch.size), deadline_(deadline), peers_(std::move(peers)), early_(peers_.size()) {}
 

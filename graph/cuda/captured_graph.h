@@ -13,7 +13,8 @@
 #include "absl/status/statusor.h"
 #include "graph/cuda/driver_api.h"
 #include "reprise/core/ids.h"
-#include "reprise/graph/recorder.h"
+#include "reprise/core/schedule.h"
+#include "reprise/graph/execution.h"
 
 namespace reprise::internal {
 

@@ -3,9 +3,9 @@
 #define REPRISE_GRAPH_CUDA_CUDA_COLLECTIVES_H_
 
 #include "absl/status/status.h"
+#include "graph/bindings.h"
 #include "graph/cuda/cuda_rank.h"
 #include "reprise/core/schedule.h"
-#include "reprise/graph/bindings.h"
 
 namespace reprise::internal {
 

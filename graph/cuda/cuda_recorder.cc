@@ -12,7 +12,6 @@
 #include "graph/cuda/captured_graph.h"
 #include "graph/cuda/cuda_collectives.h"
 #include "graph/cuda/lane_walk.h"
-#include "graph/recording_protocol.h"
 #include "kernels/cuda/cuda_status.h"
 #include "reprise/core/status_macros.h"
 
@@ -58,7 +57,8 @@ class GraphExecutable : public Executable {
     if (profile != nullptr) {
       REPRISE_RETURN_IF_ERROR(LaunchTimed(*profile));
     } else {
-      REPRISE_RETURN_IF_ERROR(CudaStatus(cudaGraphLaunch(exec_.get(), rank_->lanes().launch_stream()), "launching a graph"));
+      REPRISE_RETURN_IF_ERROR(
+          CudaStatus(cudaGraphLaunch(exec_.get(), rank_->lanes().launch_stream()), "launching a graph"));
     }
     return rank_->queue().Launched(/*is_graph=*/true);
   }
@@ -92,33 +92,16 @@ class GraphExecutable : public Executable {
 class CaptureRecorder : public Recorder {
  public:
   CaptureRecorder(std::shared_ptr<const Bindings> bindings, std::shared_ptr<CudaRank> rank)
-      : bindings_(bindings), rank_(rank), walk_(rank, std::move(bindings)), captured_(rank->driver()) {}
+      : Recorder(bindings), rank_(rank), walk_(rank, std::move(bindings)), captured_(rank->driver()) {}
   ~CaptureRecorder() override {
     if (is_capturing_) EndCapture().IgnoreError();
   }
 
-  absl::Status Begin(const Schedule& schedule) override {
-    REPRISE_RETURN_IF_ERROR(protocol_.Begin(*bindings_->plan, schedule));
-    return protocol_.Keep(BeginCapture(schedule));
-  }
-
-  absl::Status Record(CommandId id, const ScheduledCommand& command) override {
-    REPRISE_RETURN_IF_ERROR(protocol_.Record(id, command));
-    return protocol_.Keep(Capture(id, command));
-  }
-
-  absl::StatusOr<std::unique_ptr<Executable>> Finish() override {
-    REPRISE_RETURN_IF_ERROR(protocol_.Finish());
-    const CallerState caller(rank_->device());
-    REPRISE_ASSIGN_OR_RETURN(GraphHandle graph, EndCapture());
-    return Instantiate(std::move(graph));
-  }
-
  private:
-  absl::Status BeginCapture(const Schedule& schedule) {
+  absl::Status Begin() override {
     REPRISE_RETURN_IF_ERROR(rank_->queue().Wait());
     const CallerState caller(rank_->device(), Keep::kDeviceOnly);
-    REPRISE_RETURN_IF_ERROR(walk_.Prepare(schedule));
+    REPRISE_RETURN_IF_ERROR(walk_.Prepare(schedule()));
     REPRISE_RETURN_IF_ERROR(
         CudaStatus(cudaStreamBeginCapture(rank_->lanes().lane_stream(Lane::kCompute), cudaStreamCaptureModeThreadLocal),
                    "beginning the capture"));
@@ -126,7 +109,7 @@ class CaptureRecorder : public Recorder {
     return absl::OkStatus();
   }
 
-  absl::Status Capture(CommandId id, const ScheduledCommand& command) {
+  absl::Status Record(CommandId id, const ScheduledCommand& command) override {
     const CallerState caller(rank_->device(), Keep::kDeviceOnly);
     const absl::Status enqueued = walk_.Enqueue(id, command);
     const absl::Status captured =
@@ -134,6 +117,12 @@ class CaptureRecorder : public Recorder {
     is_collective_.push_back(IsCollective(command.command));
     // A function that met a broken capture says so in words of its own, or not at all.
     return enqueued.ok() ? captured : enqueued;
+  }
+
+  absl::StatusOr<std::unique_ptr<Executable>> Finish() override {
+    const CallerState caller(rank_->device());
+    REPRISE_ASSIGN_OR_RETURN(GraphHandle graph, EndCapture());
+    return Instantiate(std::move(graph));
   }
 
   absl::StatusOr<GraphHandle> EndCapture() {
@@ -148,21 +137,21 @@ class CaptureRecorder : public Recorder {
 
   absl::StatusOr<std::unique_ptr<Executable>> Instantiate(GraphHandle graph) {
     REPRISE_RETURN_IF_ERROR(captured_.ReplaceProgrammaticEdges(graph.get(), is_collective_));
-    const Schedule& schedule = bindings_->plan->schedules[protocol_.schedule()];
-    REPRISE_ASSIGN_OR_RETURN(const GraphAudit audit, captured_.Audit(graph.get(), schedule));
+    REPRISE_ASSIGN_OR_RETURN(const GraphAudit audit, captured_.Audit(graph.get(), schedule()));
     REPRISE_RETURN_IF_ERROR(CheckCollectivesFit(audit));
     REPRISE_ASSIGN_OR_RETURN(const int64_t before, rank_->account().TakenBytes());
     GraphExecHandle exec;
     REPRISE_RETURN_IF_ERROR(
         CudaStatus(cudaGraphInstantiate(exec.receive(), graph.get(), cudaGraphInstantiateFlagUseNodePriority),
                    "instantiating the graph"));
-    REPRISE_RETURN_IF_ERROR(CudaStatus(cudaGraphUpload(exec.get(), rank_->lanes().launch_stream()), "uploading the graph"));
+    REPRISE_RETURN_IF_ERROR(
+        CudaStatus(cudaGraphUpload(exec.get(), rank_->lanes().launch_stream()), "uploading the graph"));
     // NCCL fills its descriptors on streams of its own, which a graph without mixing does not wait for.
     REPRISE_RETURN_IF_ERROR(CudaStatus(cudaDeviceSynchronize(), "synchronising after the capture"));
     REPRISE_ASSIGN_OR_RETURN(const int64_t after, rank_->account().TakenBytes());
     rank_->account().AddRecording(after - before);
-    return std::make_unique<GraphExecutable>(rank_, bindings_, protocol_.schedule(), std::move(graph),
-                                             captured_.commands(), std::move(exec), after - before, audit);
+    return std::make_unique<GraphExecutable>(rank_, bindings(), index(), std::move(graph), captured_.commands(),
+                                             std::move(exec), after - before, audit);
   }
 
   absl::Status CheckCollectivesFit(const GraphAudit& audit) const {
@@ -176,11 +165,9 @@ class CaptureRecorder : public Recorder {
         processors, " multiprocessors, so that they could wait for each other forever; lower NCCL_MAX_CTAS"));
   }
 
-  const std::shared_ptr<const Bindings> bindings_;
   const std::shared_ptr<CudaRank> rank_;
   LaneWalk walk_;
   CapturedGraph captured_;
-  RecordingProtocol protocol_;
   std::vector<bool> is_collective_;  // by command
   bool is_capturing_ = false;
 };
@@ -214,7 +201,8 @@ class EagerExecutable : public Executable {
     absl::Status status = Enqueue();
     // After an error the lanes are joined all the same: what was enqueued runs.
     for (int lane = 0; lane < kNumLanes; ++lane) {
-      REPRISE_RETURN_IF_ERROR(Order(rank.lanes().lane_stream(static_cast<Lane>(lane)), rank.lanes().launch_stream(), ends_[lane]));
+      REPRISE_RETURN_IF_ERROR(
+          Order(rank.lanes().lane_stream(static_cast<Lane>(lane)), rank.lanes().launch_stream(), ends_[lane]));
     }
     REPRISE_RETURN_IF_ERROR(rank.queue().Launched(/*is_graph=*/false));
     return status;
@@ -249,7 +237,8 @@ class EagerExecutable : public Executable {
   absl::Status WaitForLane(Lane lane) {
     CudaRank& rank = walk_.rank();
     const EventHandle& end = ends_[static_cast<int>(lane)];
-    REPRISE_RETURN_IF_ERROR(CudaStatus(cudaEventRecord(end.get(), rank.lanes().lane_stream(lane)), "recording an event"));
+    REPRISE_RETURN_IF_ERROR(
+        CudaStatus(cudaEventRecord(end.get(), rank.lanes().lane_stream(lane)), "recording an event"));
     return rank.queue().WaitFor(end.get());
   }
 
@@ -266,21 +255,16 @@ class EagerExecutable : public Executable {
 class EagerRecorder : public Recorder {
  public:
   EagerRecorder(std::shared_ptr<const Bindings> bindings, std::shared_ptr<CudaRank> rank)
-      : bindings_(std::move(bindings)), rank_(std::move(rank)) {}
+      : Recorder(std::move(bindings)), rank_(std::move(rank)) {}
 
-  absl::Status Begin(const Schedule& schedule) override { return protocol_.Begin(*bindings_->plan, schedule); }
-  absl::Status Record(CommandId id, const ScheduledCommand& command) override { return protocol_.Record(id, command); }
+ private:
   absl::StatusOr<std::unique_ptr<Executable>> Finish() override {
-    REPRISE_RETURN_IF_ERROR(protocol_.Finish());
-    auto executable = std::make_unique<EagerExecutable>(rank_, bindings_, protocol_.schedule());
+    auto executable = std::make_unique<EagerExecutable>(rank_, bindings(), index());
     REPRISE_RETURN_IF_ERROR(executable->Prepare());
     return executable;
   }
 
- private:
-  const std::shared_ptr<const Bindings> bindings_;
   const std::shared_ptr<CudaRank> rank_;
-  RecordingProtocol protocol_;
 };
 
 }  // namespace

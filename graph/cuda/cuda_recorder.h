@@ -6,11 +6,11 @@
 
 #include "absl/status/statusor.h"
 #include "graph/cuda/cuda_rank.h"
-#include "reprise/graph/recorder.h"
+#include "graph/recorder.h"
 
 namespace reprise::internal {
 
-// Does not check the protocol: see NewValidatingRecorder. Unavailable for a transport that the world does not have.
+// Unavailable for a transport that the world does not have.
 absl::StatusOr<std::unique_ptr<Recorder>> NewCudaRecorder(Execution execution, std::shared_ptr<const Bindings> bindings,
                                                           std::shared_ptr<CudaRank> rank);
 

@@ -5,9 +5,9 @@
 #include <memory>
 
 #include "absl/status/status.h"
+#include "graph/bindings.h"
 #include "graph/cuda/cuda_rank.h"
 #include "graph/machine.h"
-#include "reprise/graph/bindings.h"
 
 namespace reprise::internal {
 

@@ -94,8 +94,8 @@ class CudaWorld : public internal::Machine, public std::enable_shared_from_this<
   }
   absl::Status CheckResults() override { return rank_->queue().CheckResults(); }
 
-  absl::StatusOr<std::unique_ptr<Recorder>> NewRecorder(Execution execution,
-                                                        std::shared_ptr<const Bindings> bindings) override {
+  absl::StatusOr<std::unique_ptr<internal::Recorder>> NewRecorder(
+      Execution execution, std::shared_ptr<const internal::Bindings> bindings) override {
     REPRISE_RETURN_IF_ERROR(CheckRecordable(execution, bindings.get()));
     REPRISE_RETURN_IF_ERROR(internal::PrepareTransports(*this, rank_, *bindings));
     return internal::NewCudaRecorder(execution, std::move(bindings), rank_);

@@ -6,6 +6,7 @@
 #include "graph/cuda/cuda_collectives.h"
 #include "graph/cuda/device_probe.h"
 #include "graph/find_non_finite.h"
+#include "graph/launch_command.h"
 #include "kernels/cuda/cuda_status.h"
 #include "reprise/core/status_macros.h"
 
@@ -43,7 +44,7 @@ absl::Status LaneWalk::Enqueue(CommandId id, const ScheduledCommand& command) co
 
 absl::Status LaneWalk::Launch(const ScheduledCommand& command) const {
   if (IsCollective(command.command)) return LaunchCollective(*rank_, bindings(), command);
-  return launcher_.Launch(/*local=*/0, command, rank_->lanes().stream(command.lane));
+  return LaunchCommand(bindings(), /*local=*/0, command, rank_->lanes().stream(command.lane));
 }
 
 absl::Status LaneWalk::LaunchCaptured(CommandId id, const ScheduledCommand& command) const {

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "graph/bindings.h"
 #include "graph/cuda/cuda_rank.h"
-#include "graph/launch_command.h"
 #include "reprise/core/schedule.h"
 
 namespace reprise::internal {
@@ -16,14 +16,14 @@ namespace reprise::internal {
 class LaneWalk {
  public:
   LaneWalk(std::shared_ptr<CudaRank> rank, std::shared_ptr<const Bindings> bindings)
-      : rank_(std::move(rank)), launcher_(std::move(bindings)) {}
+      : rank_(std::move(rank)), bindings_(std::move(bindings)) {}
 
   // Before the first command of the schedule.
   absl::Status Prepare(const Schedule& schedule);
   absl::Status Enqueue(CommandId id, const ScheduledCommand& command) const;
 
   CudaRank& rank() const { return *rank_; }
-  const Bindings& bindings() const { return launcher_.bindings(); }
+  const Bindings& bindings() const { return *bindings_; }
 
  private:
   absl::Status Launch(const ScheduledCommand& command) const;
@@ -33,7 +33,7 @@ class LaneWalk {
   absl::Status FindOnDevice(CommandId id, const ScheduledCommand& command) const;
 
   const std::shared_ptr<CudaRank> rank_;
-  const CommandLauncher launcher_;
+  const std::shared_ptr<const Bindings> bindings_;
   std::vector<EventHandle> done_;  // by command; none where no command of another lane waits for it
 };
 

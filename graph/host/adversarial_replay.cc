@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "graph/command_error.h"
-#include "graph/host/host_profile.h"
 #include "graph/host/transient_poison.h"
 #include "reprise/core/status_macros.h"
 
@@ -14,10 +13,9 @@ namespace {
 // Uniformly random moves find fewer missing waits, because lanes then drift together.
 constexpr uint64_t kMovesPerDraw = 16;
 
-template <class Times>
 class AdversarialReplay {
  public:
-  AdversarialReplay(const HostRecording& recording, SplitMix64& random, Times& times)
+  AdversarialReplay(const HostRecording& recording, SplitMix64& random, ReplayTimes& times)
       : recording_(recording),
         random_(random),
         times_(times),
@@ -28,7 +26,7 @@ class AdversarialReplay {
       const size_t first = actors_.size();
       actors_.resize(first + kNumLanes);
       for (int c = 0; c < recording.commands(); ++c) {
-        actors_[first + static_cast<int>(recording.schedule.commands[c].lane)].commands.push_back(c);
+        actors_[first + static_cast<int>(recording.schedule().commands[c].lane)].commands.push_back(c);
       }
       for (size_t i = first; i < actors_.size(); ++i) actors_[i].rank = rank;
     }
@@ -60,7 +58,7 @@ class AdversarialReplay {
     uint64_t begin_priority = 0, end_priority = 0;
   };
 
-  const ScheduledCommand& CommandAt(int c) const { return recording_.schedule.commands[c]; }
+  const ScheduledCommand& CommandAt(int c) const { return recording_.schedule().commands[c]; }
 
   void DrawPriorities() {
     for (Actor& actor : actors_) {
@@ -127,7 +125,7 @@ class AdversarialReplay {
 
   const HostRecording& recording_;
   SplitMix64& random_;
-  Times& times_;
+  ReplayTimes& times_;
   TransientPoison poison_;
   std::vector<std::vector<bool>> complete_;  // by rank and command
   std::vector<int> begun_;                   // by command: ranks on which it has begun
@@ -136,12 +134,8 @@ class AdversarialReplay {
 
 }  // namespace
 
-template <class Times>
-absl::Status ReplayAdversarially(const HostRecording& recording, SplitMix64& random, Times& times) {
-  return AdversarialReplay<Times>(recording, random, times).Run();
+absl::Status ReplayAdversarially(const HostRecording& recording, SplitMix64& random, ReplayTimes& times) {
+  return AdversarialReplay(recording, random, times).Run();
 }
-
-template absl::Status ReplayAdversarially(const HostRecording&, SplitMix64&, Untimed&);
-template absl::Status ReplayAdversarially(const HostRecording&, SplitMix64&, ReplayTimes&);
 
 }  // namespace reprise::internal

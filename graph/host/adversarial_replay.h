@@ -3,15 +3,15 @@
 #define REPRISE_GRAPH_HOST_ADVERSARIAL_REPLAY_H_
 
 #include "absl/status/status.h"
+#include "graph/host/host_profile.h"
 #include "graph/host/host_recording.h"
 
 namespace reprise::internal {
 
 // One order, drawn from `random`. A lane of a rank begins its next command when its waits are complete, and ends it at
 // some later moment, which is when it reads and writes; a collective ends on all ranks together. Between begin and end
-// what the command assigns is poisoned: see TransientPoison. `Times` is Untimed or ReplayTimes.
-template <class Times>
-absl::Status ReplayAdversarially(const HostRecording& recording, SplitMix64& random, Times& times);
+// what the command assigns is poisoned: see TransientPoison.
+absl::Status ReplayAdversarially(const HostRecording& recording, SplitMix64& random, ReplayTimes& times);
 
 }  // namespace reprise::internal
 

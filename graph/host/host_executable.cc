@@ -9,7 +9,6 @@
 #include "graph/command_error.h"
 #include "graph/compute_binding.h"
 #include "graph/host/adversarial_replay.h"
-#include "graph/host/host_profile.h"
 #include "kernels/parallel.h"
 #include "reprise/core/status_macros.h"
 
@@ -26,19 +25,23 @@ class HostExecutable : public Executable {
   HostExecutable(HostRecording recording, std::shared_ptr<HostRuns> runs)
       : recording_(std::move(recording)),
         runs_(std::move(runs)),
-        status_(CheckRunnable(*recording_.bindings->plan, recording_.schedule)) {}
+        status_(CheckRunnable(*recording_.bindings->plan, recording_.schedule())) {}
 
   absl::Status Replay() override {
     if (!status_.ok()) return status_;
-    Untimed untimed;
-    status_ = runs_->profile == nullptr ? ReplayOnce(untimed) : ReplayInProfile(*runs_->profile);
+    HostProfile* const profile = runs_->profile.get();
+    const bool is_timed = profile != nullptr && profile->IsOf(*recording_.bindings->plan);
+    const int replay = is_timed ? profile->StartReplay() : 0;
+    ReplayTimes times = is_timed ? ReplayTimes(recording_) : ReplayTimes();
+    status_ = ReplayOnce(times);
+    if (is_timed && status_.ok()) profile->Add(replay, recording_, times);
     return status_;
   }
 
   absl::Status CheckReplay() override {
     const bool is_recorded = recording_.execution == Execution::kGraph;
     if (!status_.ok() || !is_recorded || recording_.bindings->write_digests == nullptr) return status_;
-    Untimed untimed;
+    ReplayTimes untimed;
     *recording_.checks = true;
     status_ = ReplayOnce(untimed);
     *recording_.checks = false;
@@ -46,18 +49,7 @@ class HostExecutable : public Executable {
   }
 
  private:
-  absl::Status ReplayInProfile(HostProfile& profile) {
-    Untimed untimed;
-    if (!profile.IsOf(*recording_.bindings->plan)) return ReplayOnce(untimed);
-    const int replay = profile.StartReplay();
-    ReplayTimes times(recording_);
-    REPRISE_RETURN_IF_ERROR(ReplayOnce(times));
-    profile.Add(replay, recording_, times);
-    return absl::OkStatus();
-  }
-
-  template <class Times>
-  absl::Status ReplayOnce(Times& times) {
+  absl::Status ReplayOnce(ReplayTimes& times) {
     const kernels::ThreadLimit limit(runs_->threads);
     switch (runs_->order) {
       case ReplayOrder::kIssue:
@@ -123,8 +115,7 @@ absl::Status CheckRunnable(const Plan& plan, const Schedule& schedule) {
                                                     "; replay only schedules whose waits name earlier commands"));
 }
 
-template <class Times>
-absl::Status ReplayInIssueOrder(const HostRecording& recording, Times& times) {
+absl::Status ReplayInIssueOrder(const HostRecording& recording, ReplayTimes& times) {
   const Plan& plan = *recording.bindings->plan;
   std::vector<absl::Status> statuses(recording.ranks());
   for (int c = 0; c < recording.commands(); ++c) {
@@ -133,7 +124,7 @@ absl::Status ReplayInIssueOrder(const HostRecording& recording, Times& times) {
     const auto run = [&](int64_t rank) {
       if (work[rank] != nullptr) statuses[rank] = work[rank]();
     };
-    if (CallsFunctions(recording, recording.schedule.commands[c].command)) {
+    if (CallsFunctions(recording, recording.schedule().commands[c].command)) {
       for (int rank = 0; rank < recording.ranks(); ++rank) {
         times.Begin(rank, c);
         run(rank);
@@ -145,13 +136,10 @@ absl::Status ReplayInIssueOrder(const HostRecording& recording, Times& times) {
       for (int rank = 0; rank < recording.ranks(); ++rank) times.End(rank, c);
     }
     for (const absl::Status& status : statuses) {
-      REPRISE_RETURN_IF_ERROR(AtCommand(plan, CommandId(c), recording.schedule.commands[c].command, status));
+      REPRISE_RETURN_IF_ERROR(AtCommand(plan, CommandId(c), recording.schedule().commands[c].command, status));
     }
   }
   return absl::OkStatus();
 }
-
-template absl::Status ReplayInIssueOrder(const HostRecording&, Untimed&);
-template absl::Status ReplayInIssueOrder(const HostRecording&, ReplayTimes&);
 
 }  // namespace reprise::internal

@@ -5,8 +5,9 @@
 #include <memory>
 
 #include "absl/status/status.h"
+#include "graph/host/host_profile.h"
 #include "graph/host/host_recording.h"
-#include "reprise/graph/recorder.h"
+#include "graph/recorder.h"
 
 namespace reprise::internal {
 
@@ -16,14 +17,12 @@ std::unique_ptr<Executable> NewHostExecutable(HostRecording recording, std::shar
 // ranks run the same schedule, so one rank is blocked exactly where all are.
 absl::Status CheckRunnable(const Plan& plan, const Schedule& schedule);
 
-// Command after command, the ranks side by side; but compute functions one rank after another, on this thread. `Times`,
-// here and below, is Untimed or ReplayTimes. Ranks side by side share the time of the section.
-template <class Times>
-absl::Status ReplayInIssueOrder(const HostRecording& recording, Times& times);
+// Command after command, the ranks side by side; but compute functions one rank after another, on this thread. Ranks
+// side by side share the time of the section.
+absl::Status ReplayInIssueOrder(const HostRecording& recording, ReplayTimes& times);
 // One thread per rank and lane. They meet only where the schedule has a wait or a collective. A collective's time is
 // with the wait for the other ranks.
-template <class Times>
-absl::Status ReplayOnThreads(const HostRecording& recording, Times& times);
+absl::Status ReplayOnThreads(const HostRecording& recording, ReplayTimes& times);
 
 }  // namespace reprise::internal
 

@@ -1,6 +1,5 @@
 #include "graph/host/host_profile.h"
 
-#include <algorithm>
 #include <chrono>
 
 namespace reprise::internal {
@@ -10,17 +9,15 @@ double ReplayTimes::Now() {
 }
 
 void HostProfile::Add(int replay, const HostRecording& recording, const ReplayTimes& times) {
-  const std::vector<Schedule>& schedules = recording.bindings->plan->schedules;
-  const auto schedule = std::find(schedules.begin(), schedules.end(), recording.schedule);
   for (int rank = 0; rank < recording.ranks(); ++rank) {
     for (int c = 0; c < recording.commands(); ++c) {
-      const Command& command = recording.schedule.commands[c].command;
+      const Command& command = recording.schedule().commands[c].command;
       if (std::holds_alternative<Begin>(command) || std::holds_alternative<End>(command)) continue;
       if (recording.work[c][rank] == nullptr) continue;
       const ReplayTimes::Span& span = times.span(rank, c);
       timeline_.spans.push_back({.rank = recording.bindings->ranks[rank],
                                  .replay = replay,
-                                 .schedule = static_cast<int>(schedule - schedules.begin()),
+                                 .schedule = recording.index,
                                  .command = CommandId(c),
                                  .start_us = span.start_us,
                                  .end_us = span.end_us});

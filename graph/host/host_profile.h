@@ -1,5 +1,4 @@
-// Times of host replays. The replays are written once, for Untimed and for ReplayTimes, so that those which nobody
-// times pay nothing.
+// Times of host replays.
 #ifndef REPRISE_GRAPH_HOST_HOST_PROFILE_H_
 #define REPRISE_GRAPH_HOST_HOST_PROFILE_H_
 
@@ -11,20 +10,20 @@
 
 namespace reprise::internal {
 
-struct Untimed {
-  void Begin(int, int) {}
-  void End(int, int) {}
-};
-
 // When the commands of one replay began and ended, by rank. Threads may call it at once for different commands or
 // ranks.
 class ReplayTimes {
  public:
+  ReplayTimes() = default;  // nobody asks: looks at no clock
   explicit ReplayTimes(const HostRecording& recording)
       : commands_(recording.commands()), spans_(static_cast<size_t>(recording.ranks()) * commands_) {}
 
-  void Begin(int rank, int command) { At(rank, command).start_us = Now(); }
-  void End(int rank, int command) { At(rank, command).end_us = Now(); }
+  void Begin(int rank, int command) {
+    if (commands_ > 0) At(rank, command).start_us = Now();
+  }
+  void End(int rank, int command) {
+    if (commands_ > 0) At(rank, command).end_us = Now();
+  }
 
   struct Span {
     double start_us = 0, end_us = 0;  // since a moment that is the same for all processes of this host
@@ -35,7 +34,7 @@ class ReplayTimes {
   static double Now();
   Span& At(int rank, int command) { return spans_[static_cast<size_t>(rank) * commands_ + command]; }
 
-  const int commands_;
+  const int commands_ = 0;
   std::vector<Span> spans_;  // by rank and command
 };
 

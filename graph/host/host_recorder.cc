@@ -13,7 +13,6 @@
 #include "graph/host/host_collectives.h"
 #include "graph/host/host_executable.h"
 #include "graph/launch_command.h"
-#include "graph/recording_protocol.h"
 #include "reprise/core/status_macros.h"
 
 namespace reprise::internal {
@@ -70,33 +69,25 @@ absl::Status RunAll(absl::string_view what, const std::vector<std::function<void
 class HostRecorder : public Recorder {
  public:
   HostRecorder(Execution execution, std::shared_ptr<const Bindings> bindings, std::shared_ptr<HostRuns> runs)
-      : launcher_(std::make_shared<const CommandLauncher>(bindings)), runs_(std::move(runs)) {
-    recording_.bindings = std::move(bindings);
-    recording_.execution = execution;
-  }
+      : Recorder(bindings),
+        runs_(std::move(runs)),
+        recording_{.bindings = std::move(bindings), .execution = execution} {}
 
-  absl::Status Begin(const Schedule& schedule) override {
-    REPRISE_RETURN_IF_ERROR(protocol_.Begin(*launcher_->bindings().plan, schedule));
-    recording_.schedule = schedule;
+ private:
+  absl::Status Begin() override {
+    recording_.index = index();
     return absl::OkStatus();
   }
-
   absl::Status Record(CommandId id, const ScheduledCommand& command) override {
-    REPRISE_RETURN_IF_ERROR(protocol_.Record(id, command));
-    absl::StatusOr<std::vector<HostWork>> work = WorkOf(id, command);
-    REPRISE_RETURN_IF_ERROR(protocol_.Keep(work.status()));
-    recording_.work.push_back(*std::move(work));
+    REPRISE_ASSIGN_OR_RETURN(recording_.work.emplace_back(), WorkOf(id, command));
     return absl::OkStatus();
   }
-
   absl::StatusOr<std::unique_ptr<Executable>> Finish() override {
-    REPRISE_RETURN_IF_ERROR(protocol_.Finish());
     return NewHostExecutable(std::move(recording_), runs_);
   }
 
- private:
   absl::StatusOr<std::vector<HostWork>> WorkOf(CommandId id, const ScheduledCommand& command) const {
-    if (IsCollective(command.command)) return CollectiveWork(*recording_.bindings, command);
+    if (IsCollective(command.command)) return CollectiveWork(*bindings(), command);
     std::vector<HostWork> work;
     for (int local = 0; local < recording_.ranks(); ++local) {
       REPRISE_ASSIGN_OR_RETURN(work.emplace_back(), LocalWork(local, id, command));
@@ -109,22 +100,21 @@ class HostRecorder : public Recorder {
       case Execution::kGraph:
         return GraphWork(local, id, command);
       case Execution::kEager:
-        return HostWork([launcher = launcher_, schedule = protocol_.schedule(), local, id, command] {
-          return RunEagerly(*launcher, schedule, local, id, command);
+        return HostWork([bindings = bindings(), schedule = index(), local, id, &command] {
+          return RunEagerly(*bindings, schedule, local, id, command);
         });
     }
     return absl::InternalError("unknown execution");
   }
 
-  static absl::Status RunEagerly(const CommandLauncher& launcher, int schedule, int local, CommandId id,
+  static absl::Status RunEagerly(const Bindings& bindings, int schedule, int local, CommandId id,
                                  const ScheduledCommand& command) {
-    const Bindings& bindings = launcher.bindings();
     HostProbe probe;
     if (bindings.check_writes && IsCompute(command.command)) {
       std::vector<std::function<void()>> enqueued;
       const auto enqueue = [&](bool) {
         RecordingQueue queue;
-        REPRISE_RETURN_IF_ERROR(launcher.Launch(local, command, Stream(&queue)));
+        REPRISE_RETURN_IF_ERROR(LaunchCommand(bindings, local, command, Stream(&queue)));
         enqueued = queue.Take();
         return absl::OkStatus();
       };
@@ -136,22 +126,21 @@ class HostRecorder : public Recorder {
       return absl::OkStatus();
     }
     ImmediateHostQueue queue;
-    const auto launch = [&] { return launcher.Launch(local, command, Stream(&queue)); };
+    const auto launch = [&] { return LaunchCommand(bindings, local, command, Stream(&queue)); };
     return bindings.non_finite == nullptr ? launch() : FindNonFinite(bindings, local, id, command, probe, launch);
   }
 
   absl::StatusOr<HostWork> GraphWork(int local, CommandId id, const ScheduledCommand& command) const {
     RecordingQueue queue;
-    REPRISE_RETURN_IF_ERROR(launcher_->Launch(local, command, Stream(&queue)));
+    REPRISE_RETURN_IF_ERROR(LaunchCommand(*bindings(), local, command, Stream(&queue)));
     std::vector<std::function<void()>> enqueued = queue.Take();
-    const bool is_checked = IsCompute(command.command) && recording_.bindings->write_digests != nullptr;
+    const bool is_checked = IsCompute(command.command) && bindings()->write_digests != nullptr;
     if (enqueued.empty() && !is_checked) return HostWork();
-    const auto run = [what = NameOfWork(*recording_.bindings, local), enqueued = std::move(enqueued)] {
+    const auto run = [what = NameOfWork(*bindings(), local), enqueued = std::move(enqueued)] {
       return RunAll(what, enqueued);
     };
     if (!is_checked) return HostWork(run);
-    return HostWork([run, bindings = recording_.bindings, checks = recording_.checks, schedule = protocol_.schedule(),
-                     local, id, command] {
+    return HostWork([run, bindings = bindings(), checks = recording_.checks, schedule = index(), local, id, &command] {
       if (!*checks) return run();
       const std::vector<uint64_t> digests = bindings->write_digests->Take(schedule, id, local);
       HostProbe probe;
@@ -159,9 +148,7 @@ class HostRecorder : public Recorder {
     });
   }
 
-  const std::shared_ptr<const CommandLauncher> launcher_;
   const std::shared_ptr<HostRuns> runs_;
-  RecordingProtocol protocol_;
   HostRecording recording_;
 };
 

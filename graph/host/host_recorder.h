@@ -6,11 +6,11 @@
 #include <memory>
 
 #include "graph/host/host_recording.h"
-#include "reprise/graph/recorder.h"
+#include "graph/recorder.h"
 
 namespace reprise::internal {
 
-// Checks the protocol, but not the commands: see NewValidatingRecorder. `bindings` binds all ranks of the world.
+// `bindings` binds all ranks of the world.
 std::unique_ptr<Recorder> NewHostRecorder(Execution execution, std::shared_ptr<const Bindings> bindings,
                                           std::shared_ptr<HostRuns> runs);
 

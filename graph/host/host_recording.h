@@ -8,10 +8,10 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "graph/bindings.h"
+#include "graph/recorder.h"
 #include "reprise/core/schedule.h"
-#include "reprise/graph/bindings.h"
 #include "reprise/graph/host_world.h"
-#include "reprise/graph/recorder.h"
 
 namespace reprise::internal {
 
@@ -21,14 +21,15 @@ using HostWork = std::function<absl::Status()>;
 
 struct HostRecording {
   std::shared_ptr<const Bindings> bindings;
-  Schedule schedule;
+  int index = 0;  // of the schedule among the plan's
   Execution execution = Execution::kGraph;
-  std::vector<std::vector<HostWork>> work;  // by command, then local rank
+  std::vector<std::vector<HostWork>> work = {};  // by command, then local rank
   // Set while CheckReplay runs: the work of compute functions then checks itself.
   std::shared_ptr<bool> checks = std::make_shared<bool>(false);
 
   int ranks() const { return static_cast<int>(bindings->ranks.size()); }
-  int commands() const { return static_cast<int>(schedule.commands.size()); }
+  const Schedule& schedule() const { return bindings->plan->schedules[index]; }
+  int commands() const { return static_cast<int>(schedule().commands.size()); }
 };
 
 // Pseudo-random numbers, the same on every machine.

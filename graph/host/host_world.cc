@@ -88,8 +88,8 @@ class HostWorld : public internal::Machine {
     return absl::OkStatus();
   }
 
-  absl::StatusOr<std::unique_ptr<Recorder>> NewRecorder(Execution execution,
-                                                        std::shared_ptr<const Bindings> bindings) override {
+  absl::StatusOr<std::unique_ptr<internal::Recorder>> NewRecorder(
+      Execution execution, std::shared_ptr<const internal::Bindings> bindings) override {
     REPRISE_RETURN_IF_ERROR(CheckRecordable(execution, bindings.get()));
     return internal::NewHostRecorder(execution, std::move(bindings), runs_);
   }

@@ -11,16 +11,14 @@
 #include "absl/strings/str_cat.h"
 #include "graph/command_error.h"
 #include "graph/host/host_executable.h"
-#include "graph/host/host_profile.h"
 #include "kernels/parallel.h"
 
 namespace reprise::internal {
 namespace {
 
-template <class Times>
 class ThreadedReplay {
  public:
-  ThreadedReplay(const HostRecording& recording, Times& times)
+  ThreadedReplay(const HostRecording& recording, ReplayTimes& times)
       : recording_(recording),
         times_(times),
         complete_(new std::atomic<bool>[recording.ranks() * recording.commands()]()),
@@ -54,7 +52,7 @@ class ThreadedReplay {
   }
 
  private:
-  int LaneOf(int command) const { return static_cast<int>(recording_.schedule.commands[command].lane); }
+  int LaneOf(int command) const { return static_cast<int>(recording_.schedule().commands[command].lane); }
   std::atomic<bool>& Complete(int rank, int command) { return complete_[rank * recording_.commands() + command]; }
 
   // False if the replay failed meanwhile.
@@ -84,7 +82,7 @@ class ThreadedReplay {
   }
 
   bool RunCommand(int rank, int c) {
-    const ScheduledCommand& command = recording_.schedule.commands[c];
+    const ScheduledCommand& command = recording_.schedule().commands[c];
     for (const Wait& wait : command.waits) {
       const std::atomic<bool>& complete = Complete(rank, wait.command.value());
       if (!Await([&] { return complete.load(std::memory_order_acquire); })) return false;
@@ -108,7 +106,7 @@ class ThreadedReplay {
 
   const HostRecording& recording_;
   const int threads_ = kernels::ThreadLimit::Current();
-  Times& times_;  // each thread tells of its own commands
+  ReplayTimes& times_;  // each thread tells of its own commands
   std::array<std::vector<int>, kNumLanes> lanes_;
   std::unique_ptr<std::atomic<bool>[]> complete_;            // by rank and command
   std::unique_ptr<std::atomic<int>[]> arrived_, left_;       // by command: ranks that have begun, and done, their part
@@ -118,12 +116,8 @@ class ThreadedReplay {
 
 }  // namespace
 
-template <class Times>
-absl::Status ReplayOnThreads(const HostRecording& recording, Times& times) {
-  return ThreadedReplay<Times>(recording, times).Run();
+absl::Status ReplayOnThreads(const HostRecording& recording, ReplayTimes& times) {
+  return ThreadedReplay(recording, times).Run();
 }
-
-template absl::Status ReplayOnThreads(const HostRecording&, Untimed&);
-template absl::Status ReplayOnThreads(const HostRecording&, ReplayTimes&);
 
 }  // namespace reprise::internal

@@ -28,7 +28,7 @@ std::vector<BufferId> TransientPoison::BuffersOf(const ScheduleState& state) con
 
 void TransientPoison::FindLives() {
   std::vector<int> current(recording_.bindings->plan->buffers.size(), -1);  // by buffer: its life so far
-  for (const ScheduledCommand& command : recording_.schedule.commands) {
+  for (const ScheduledCommand& command : recording_.schedule().commands) {
     std::vector<int>& mine = lives_of_command_.emplace_back();
     const bool gathers = std::holds_alternative<AllGather>(command.command);
     for (const BufferUse& use : command.uses) {
@@ -43,7 +43,7 @@ void TransientPoison::FindLives() {
       mine.push_back(life);
     }
   }
-  for (const BufferId buffer : BuffersOf(recording_.schedule.end)) {
+  for (const BufferId buffer : BuffersOf(recording_.schedule().end)) {
     if (const int life = current[buffer.value()]; life >= 0) lives_[life].kept = true;
   }
 }
@@ -80,14 +80,14 @@ void TransientPoison::Fill(int rank, const Range& range) const {
 void TransientPoison::StartReplay() {
   std::vector<Range> pieces;
   for (const Life& life : lives_) pieces.push_back(RangeOf(life.buffer));
-  for (const BufferId held : BuffersOf(recording_.schedule.start)) Subtract(RangeOf(held), pieces);
+  for (const BufferId held : BuffersOf(recording_.schedule().start)) Subtract(RangeOf(held), pieces);
   for (int rank = 0; rank < recording_.ranks(); ++rank) {
     for (const Range& piece : pieces) Fill(rank, piece);
   }
 }
 
 void TransientPoison::BeginCommand(int rank, int command) const {
-  const std::vector<BufferUse>& uses = recording_.schedule.commands[command].uses;
+  const std::vector<BufferUse>& uses = recording_.schedule().commands[command].uses;
   std::vector<Range> pieces;
   for (const BufferUse& use : uses) {
     if (use.access == Access::kAssign && use.num_bytes > 0 && IsPoisoned(use.buffer)) {

@@ -10,10 +10,6 @@ __global__ void NextMicrobatchKernel(NextMicrobatchArguments a) {
   ControlBlock* const control = a.control;
   control->microbatch = control->next_microbatch;
   control->next_microbatch += a.count;
-  control->input = control->next_input;
-  control->next_input += a.count;
-  control->random_offset = control->next_random_offset;
-  control->next_random_offset += static_cast<uint64_t>(a.count);
 }
 
 constexpr int kStageThreads = 256;
@@ -21,7 +17,7 @@ constexpr int kStageThreads = 256;
 // Copies packs of N bytes, then the bytes past the last pack.
 template <int N>
 __global__ void __launch_bounds__(kStageThreads) StageInputKernel(StageInputArguments a) {
-  const int64_t slot = (a.control->input + a.position) % a.slots;
+  const int64_t slot = (a.control->earlier_microbatches + a.control->microbatch + a.position) % a.slots;
   const std::byte* from = a.staging + slot * a.slot_stride;
   const int64_t thread = static_cast<int64_t>(blockIdx.x) * kStageThreads + threadIdx.x;
   const int64_t threads = static_cast<int64_t>(gridDim.x) * kStageThreads;

@@ -34,8 +34,8 @@ absl::StatusOr<std::unique_ptr<PlanRunner>> PlanRunner::Create(std::shared_ptr<W
                                                                ComputeTable compute, const ParameterValue& parameters,
                                                                RunnerOptions options) {
   std::unique_ptr<PlanRunner> runner(new PlanRunner(std::move(world)));
-  runner->bindings_ = std::make_shared<Bindings>();
-  Bindings& bindings = *runner->bindings_;
+  runner->bindings_ = std::make_shared<internal::Bindings>();
+  internal::Bindings& bindings = *runner->bindings_;
   bindings.plan = std::make_shared<const Plan>(std::move(plan));
   bindings.compute = std::move(compute);
   bindings.optimizer = options.optimizer;
@@ -45,11 +45,9 @@ absl::StatusOr<std::unique_ptr<PlanRunner>> PlanRunner::Create(std::shared_ptr<W
   bindings.ranks.assign(runner->world_->local_ranks().begin(), runner->world_->local_ranks().end());
   REPRISE_RETURN_IF_ERROR(runner->TakeMemory());
   REPRISE_RETURN_IF_ERROR(runner->WriteParameters(parameters));
-  for (const Schedule& schedule : runner->plan().schedules) {
-    REPRISE_ASSIGN_OR_RETURN(std::unique_ptr<Recorder> recorder,
-                             runner->world_->NewRecorder(options.execution, runner->bindings_));
-    recorder = NewValidatingRecorder(runner->bindings_, std::move(recorder));
-    REPRISE_ASSIGN_OR_RETURN(runner->executables_.emplace_back(), RecordSchedule(runner->plan(), schedule, *recorder));
+  for (size_t s = 0; s < runner->plan().schedules.size(); ++s) {
+    REPRISE_ASSIGN_OR_RETURN(runner->executables_.emplace_back(),
+                             runner->world_->Record(options.execution, runner->bindings_, static_cast<int>(s)));
   }
   return runner;
 }
@@ -59,16 +57,14 @@ absl::Status PlanRunner::TakeMemory() {
     const Storage storage = static_cast<Storage>(s);
     const int64_t num_bytes = plan().memory.num_bytes[s] + 2 * guard_bytes_;
     REPRISE_ASSIGN_OR_RETURN(blocks_[s], world_->Allocate(internal::MemoryKindOf(storage), num_bytes));
-    bindings_->memory.push_back(blocks_[s]);
     for (int local = 0; local < num_local() && (!IsTransient(storage) || guard_bytes_ > 0); ++local) {
       REPRISE_RETURN_IF_ERROR(world_->FillBytes(local, blocks_[s]->address(local), 0, blocks_[s]->num_bytes()));
     }
   }
-  for (int local = 0; local < num_local(); ++local) {
-    std::vector<std::byte*>& addresses = bindings_->addresses.emplace_back();
-    for (const Buffer& buffer : plan().buffers) {
-      std::byte* const base = blocks_[static_cast<int>(buffer.storage)]->address(local);
-      addresses.push_back(base == nullptr ? nullptr : base + guard_bytes_ + buffer.offset);
+  bindings_->Place(blocks_);
+  for (std::vector<std::byte*>& addresses : bindings_->addresses) {
+    for (std::byte*& address : addresses) {
+      if (address != nullptr) address += guard_bytes_;
     }
   }
   return absl::OkStatus();
@@ -109,10 +105,7 @@ absl::Status PlanRunner::BeginStep(int microbatches) {
                                 .microbatches = microbatches,
                                 .seed = 1,
                                 .step = step_++,
-                                .input = staged_,
-                                .next_input = staged_,
-                                .random_offset = static_cast<uint64_t>(staged_),
-                                .next_random_offset = static_cast<uint64_t>(staged_)};
+                                .earlier_microbatches = staged_};
   for (int local = 0; local < num_local(); ++local) {
     REPRISE_RETURN_IF_ERROR(
         world_->CopyToRank(local, bindings_->addresses[local][plan().control.value()], &control, sizeof(control)));

@@ -2,7 +2,6 @@
 #ifndef REPRISE_TESTS_CONFORMANCE_PLAN_RUNNER_H_
 #define REPRISE_TESTS_CONFORMANCE_PLAN_RUNNER_H_
 
-#include <array>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -80,9 +79,9 @@ class PlanRunner {
   int num_local() const { return static_cast<int>(bindings_->ranks.size()); }
 
   const std::shared_ptr<internal::Machine> world_;
-  std::array<std::shared_ptr<internal::MemoryBlock>, kNumStorages> blocks_;
-  std::shared_ptr<Bindings> bindings_;
-  std::vector<std::unique_ptr<Executable>> executables_;
+  internal::StorageBlocks blocks_;
+  std::shared_ptr<internal::Bindings> bindings_;
+  std::vector<std::unique_ptr<internal::Executable>> executables_;
   int64_t guard_bytes_ = 0;
   int64_t step_ = 0;
   int64_t staged_ = 0;  // microbatches, over all steps

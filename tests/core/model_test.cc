@@ -95,6 +95,14 @@ TEST(ModelTest, FindGivesTheIdOfAName) {
   EXPECT_EQ(q, s.q);
   REPRISE_ASSERT_OK_AND_ASSIGN(const TensorId z, model.FindTensor("z"));
   EXPECT_EQ(z, s.z);
+  for (size_t u = 0; u < model.units().size(); ++u) {
+    EXPECT_EQ(model.FindUnit(model.units()[u].name).value(), UnitId(static_cast<int64_t>(u)));
+  }
+  for (size_t c = 0; c < model.calls().size(); ++c) {
+    EXPECT_EQ(model.FindCall(model.calls()[c].name).value(), CallId(static_cast<int64_t>(c)));
+  }
+  REPRISE_ASSERT_OK_AND_ASSIGN(const Model read, Model::FromJson(model.ToJson()));
+  EXPECT_EQ(read.FindCall(s.a.name), model.FindCall(s.a.name));
 }
 
 TEST(ModelTest, FindOffersTheClosestName) {
@@ -107,6 +115,9 @@ TEST(ModelTest, FindOffersTheClosestName) {
   EXPECT_THAT(model.FindParameter("block.1.weigth"),
               StatusIs(absl::StatusCode::kNotFound,
                        AllOf(HasSubstr("\"block.1.weigth\""), HasSubstr("did you mean \"blocks.1.weight\""))));
+  EXPECT_THAT(model.FindUnit("v"),
+              StatusIs(absl::StatusCode::kNotFound, "no unit \"v\" among the model's 1 units; did you mean \"u\"?"));
+  EXPECT_THAT(model.FindCall("c"), StatusIs(absl::StatusCode::kNotFound, HasSubstr("the model has no calls")));
   EXPECT_THAT(model.FindTensor("x"), StatusIs(absl::StatusCode::kNotFound, HasSubstr("the model has no tensors")));
   EXPECT_THAT(model.FindParameter(std::string(100000, 'h')),
               StatusIs(absl::StatusCode::kNotFound, HasSubstr("(100000 bytes)")));

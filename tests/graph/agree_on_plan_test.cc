@@ -95,8 +95,7 @@ TEST(AgreeOnPlanTest, SessionsNameTheFirstDifference) {
        [](Job& job) { job.options.run.plan.transports = EveryUnit(Transport::kSymmetric); }},
       {"option reduce_dtype is bf16 on ranks 0, 2 but f32 on rank 1",
        [](Job& job) { job.options.run.plan.reduce_dtype = DType::kFloat32; }},
-      {"option master_dtype is f32 on ranks 0, 2 but bf16 on rank 1",
-       [](Job& job) { job.master = DType::kBFloat16; }},
+      {"option master_dtype is f32 on ranks 0, 2 but bf16 on rank 1", [](Job& job) { job.master = DType::kBFloat16; }},
       {"parameter 1 \"l1.w\" is f32[8,8] of l1 on ranks 0, 2 but f32[8,4] of l1 on rank 1",
        [](Job& job) {
          job.weight.shape = {8, 4};

@@ -48,11 +48,11 @@ class BreakableWorld : public ForwardingWorld {
     control.agreed ^= 1;
     return ForwardingWorld::CopyToRank(local, destination, &control, num_bytes);
   }
-  absl::StatusOr<std::unique_ptr<Recorder>> NewRecorder(Execution execution,
-                                                        std::shared_ptr<const Bindings> bindings) override {
-    REPRISE_ASSIGN_OR_RETURN(std::unique_ptr<Recorder> recorder,
-                             ForwardingWorld::NewRecorder(execution, std::move(bindings)));
-    return std::make_unique<BreakableRecorder>(std::move(recorder), record_);
+  absl::StatusOr<std::unique_ptr<internal::Recorder>> NewRecorder(
+      Execution execution, std::shared_ptr<const internal::Bindings> bindings) override {
+    REPRISE_ASSIGN_OR_RETURN(std::unique_ptr<internal::Recorder> recorder,
+                             ForwardingWorld::NewRecorder(execution, bindings));
+    return std::make_unique<BreakableRecorder>(std::move(bindings), std::move(recorder), record_);
   }
 
  private:
@@ -60,9 +60,9 @@ class BreakableWorld : public ForwardingWorld {
     absl::Status error;
     std::vector<std::string> replayed;
   };
-  class BreakableExecutable : public Executable {
+  class BreakableExecutable : public internal::Executable {
    public:
-    BreakableExecutable(std::unique_ptr<Executable> inner, std::string name, std::shared_ptr<Replays> record)
+    BreakableExecutable(std::unique_ptr<internal::Executable> inner, std::string name, std::shared_ptr<Replays> record)
         : inner_(std::move(inner)), name_(std::move(name)), record_(std::move(record)) {}
     absl::Status Replay() override {
       record_->replayed.push_back(name_);
@@ -70,28 +70,24 @@ class BreakableWorld : public ForwardingWorld {
     }
 
    private:
-    std::unique_ptr<Executable> inner_;
+    std::unique_ptr<internal::Executable> inner_;
     std::string name_;
     std::shared_ptr<Replays> record_;
   };
-  class BreakableRecorder : public Recorder {
+  class BreakableRecorder : public internal::Recorder {
    public:
-    BreakableRecorder(std::unique_ptr<Recorder> inner, std::shared_ptr<Replays> record)
-        : inner_(std::move(inner)), record_(std::move(record)) {}
-    absl::Status Begin(const Schedule& schedule) override {
-      name_ = schedule.name;
-      return inner_->Begin(schedule);
-    }
-    absl::Status Record(CommandId id, const ScheduledCommand& command) override { return inner_->Record(id, command); }
-    absl::StatusOr<std::unique_ptr<Executable>> Finish() override {
-      REPRISE_ASSIGN_OR_RETURN(std::unique_ptr<Executable> executable, inner_->Finish());
-      return std::make_unique<BreakableExecutable>(std::move(executable), name_, record_);
-    }
+    BreakableRecorder(std::shared_ptr<const internal::Bindings> bindings, std::unique_ptr<internal::Recorder> inner,
+                      std::shared_ptr<Replays> record)
+        : Recorder(std::move(bindings)), inner_(std::move(inner)), record_(std::move(record)) {}
 
    private:
-    std::unique_ptr<Recorder> inner_;
-    std::string name_;
-    std::shared_ptr<Replays> record_;
+    absl::StatusOr<std::unique_ptr<internal::Executable>> Finish() override {
+      REPRISE_ASSIGN_OR_RETURN(std::unique_ptr<internal::Executable> executable, RecordSchedule(index(), *inner_));
+      return std::make_unique<BreakableExecutable>(std::move(executable), schedule().name, record_);
+    }
+
+    const std::unique_ptr<internal::Recorder> inner_;
+    const std::shared_ptr<Replays> record_;
   };
 
   std::shared_ptr<Replays> record_ = std::make_shared<Replays>();

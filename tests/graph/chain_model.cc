@@ -238,10 +238,10 @@ Batch MakeBatch(const Chain& chain, int64_t step, int microbatch, int rank) {
 }
 
 absl::Status CopyBatch(TrainSession& session, const Chain& chain, int rank, const Batch& batch) {
-  REPRISE_RETURN_IF_ERROR(session.CopyInput<int32_t>(rank, chain.labels, batch.labels));
-  if (chain.dtype == DType::kFloat32) return session.CopyInput<float>(rank, chain.features, batch.features);
+  REPRISE_RETURN_IF_ERROR(session.CopyInput(rank, chain.labels, batch.labels));
+  if (chain.dtype == DType::kFloat32) return session.CopyInput(rank, chain.features, batch.features);
   const std::vector<BFloat16> features(batch.features.begin(), batch.features.end());
-  return session.CopyInput<BFloat16>(rank, chain.features, features);
+  return session.CopyInput(rank, chain.features, features);
 }
 
 }  // namespace reprise::testing

@@ -262,7 +262,7 @@ TEST(CheckWritesWarmUpTest, TrainingIsTheSameWithAndWithoutTheCheck) {
       ASSERT_THAT(session->BeginStep({.learning_rate = 0.1f, .microbatches = 2}), IsOk());
       for (int microbatch = 0; microbatch < 2; ++microbatch) {
         for (int rank = 0; rank < kRanks; ++rank) {
-          ASSERT_THAT(session->CopyInput<float>(rank, r.x, std::vector<float>(kSize, 0.5f + step + microbatch + rank)),
+          ASSERT_THAT(session->CopyInput(rank, r.x, std::vector<float>(kSize, 0.5f + step + microbatch + rank)),
                       IsOk());
         }
         ASSERT_THAT(session->RunMicrobatch(), IsOk());

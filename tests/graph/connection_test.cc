@@ -196,7 +196,7 @@ absl::StatusOr<Trained> Train(std::shared_ptr<World> world) {
     REPRISE_RETURN_IF_ERROR(training.session->BeginStep({.learning_rate = 0.25f}));
     for (const int rank : world->local_ranks()) {
       const std::vector<float> x(5, static_cast<float>(1 + rank + step));
-      REPRISE_RETURN_IF_ERROR(training.session->CopyInput<float>(rank, training.dot.x, x));
+      REPRISE_RETURN_IF_ERROR(training.session->CopyInput(rank, training.dot.x, x));
     }
     REPRISE_RETURN_IF_ERROR(training.session->RunMicrobatch());
     REPRISE_RETURN_IF_ERROR(training.session->EndStep());
@@ -227,7 +227,7 @@ TEST(ConnectionTest, StepValuesThatDifferAreNamedOnAllRanks) {
     REPRISE_ASSERT_OK_AND_ASSIGN(const std::shared_ptr<World> world, CreateProcessWorld(job.Rank(rank), kPatient));
     REPRISE_ASSERT_OK_AND_ASSIGN(const DotTraining training, StartTraining(world, MakeDot(), {.optimizer = Sgd{}}));
     absl::Status status = training.session->BeginStep({.learning_rate = rank == 0 ? 0.25f : 0.5f});
-    if (status.ok()) status = training.session->CopyInput<float>(rank, training.dot.x, std::vector<float>(5, 1));
+    if (status.ok()) status = training.session->CopyInput(rank, training.dot.x, std::vector<float>(5, 1));
     if (status.ok()) status = training.session->RunMicrobatch();
     if (status.ok()) status = training.session->EndStep();
     EXPECT_THAT(status, StatusIs(absl::StatusCode::kFailedPrecondition,

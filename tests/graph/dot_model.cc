@@ -94,8 +94,8 @@ absl::Status RunMicrobatches(const DotTraining& training, const StepValues& valu
     for (const int rank : training.parameters->world()->local_ranks()) {
       const std::vector<float> values_of_x(size, x_of(m, rank));
       const std::vector<BFloat16> rounded(values_of_x.begin(), values_of_x.end());
-      REPRISE_RETURN_IF_ERROR(spec.dtype == DType::kFloat32 ? training.session->CopyInput<float>(rank, x, values_of_x)
-                                                            : training.session->CopyInput<BFloat16>(rank, x, rounded));
+      REPRISE_RETURN_IF_ERROR(spec.dtype == DType::kFloat32 ? training.session->CopyInput(rank, x, values_of_x)
+                                                            : training.session->CopyInput(rank, x, rounded));
     }
     REPRISE_RETURN_IF_ERROR(training.session->RunMicrobatch());
   }

@@ -30,7 +30,7 @@ class DotSessionTest : public ::testing::Test {
     session_ = *std::move(session);
   }
   absl::Status Copy(int rank, size_t size = 5) {
-    return session_->CopyInput<float>(rank, dot_.x, std::vector<float>(size, 1.0f));
+    return session_->CopyInput(rank, dot_.x, std::vector<float>(size, 1.0f));
   }
   void RunMicrobatch() {
     for (int rank = 0; rank < 2; ++rank) ASSERT_THAT(Copy(rank), IsOk());
@@ -49,7 +49,7 @@ class DotSessionTest : public ::testing::Test {
     return ForwardSession::Create(parameters_, std::move(variants), std::move(run), share);
   }
   absl::Status CopyForward(int rank, int variant = 0) {
-    return forward_->CopyInput<float>(rank, variant, dot_.x, std::vector<float>(5, 1.0f));
+    return forward_->CopyInput(rank, variant, dot_.x, std::vector<float>(5, 1.0f));
   }
   void StartForward(TrainSession* share = nullptr) {
     absl::StatusOr<std::unique_ptr<ForwardSession>> forward = Forward(dot_, {"one", "two"}, {}, share);

@@ -54,7 +54,7 @@ class FindNonFiniteTest : public ::testing::TestWithParam<Case> {
     for (int rank = 0; rank < kRanks; ++rank) {
       std::vector<float> x(kSize, 1);
       x[4] = x_of_rank[rank];
-      ASSERT_THAT(session_->CopyInput<float>(rank, model_.x, x), IsOk());
+      ASSERT_THAT(session_->CopyInput(rank, model_.x, x), IsOk());
     }
   }
   int per_graph() const { return GetParam().plan.microbatches_per_graph.value_or(1); }

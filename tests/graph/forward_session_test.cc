@@ -54,8 +54,8 @@ absl::StatusOr<std::vector<std::vector<float>>> Evaluate(ForwardSession& session
   const Network& network = networks[variant];
   for (int rank = 0; rank < kRanks; ++rank) {
     const Batch batch = MakeBatch(network, number, 0, rank);
-    REPRISE_RETURN_IF_ERROR(session.CopyInput<float>(rank, variant, network.features, batch.features));
-    REPRISE_RETURN_IF_ERROR(session.CopyInput<int32_t>(rank, variant, network.labels, batch.labels));
+    REPRISE_RETURN_IF_ERROR(session.CopyInput(rank, variant, network.features, batch.features));
+    REPRISE_RETURN_IF_ERROR(session.CopyInput(rank, variant, network.labels, batch.labels));
   }
   REPRISE_RETURN_IF_ERROR(session.Replay(variant));
   std::vector<std::vector<float>> logits;
@@ -96,12 +96,12 @@ TEST(ForwardSessionTest, GivesTheLogitsOfTraining) {
     ASSERT_THAT(testing::RunMicrobatches(*train, network, *parameters->world(), 0, {.learning_rate = 0}), IsOk());
     for (int rank = 0; rank < kRanks; ++rank) {
       const Batch batch = MakeBatch(network, 0, 0, rank);
-      ASSERT_THAT(forward->CopyInput<int32_t>(rank, 0, network.labels, batch.labels), IsOk());
+      ASSERT_THAT(forward->CopyInput(rank, 0, network.labels, batch.labels), IsOk());
       if (dtype == DType::kFloat32) {
-        ASSERT_THAT(forward->CopyInput<float>(rank, 0, network.features, batch.features), IsOk());
+        ASSERT_THAT(forward->CopyInput(rank, 0, network.features, batch.features), IsOk());
       } else {
         const std::vector<BFloat16> features(batch.features.begin(), batch.features.end());
-        ASSERT_THAT(forward->CopyInput<BFloat16>(rank, 0, network.features, features), IsOk());
+        ASSERT_THAT(forward->CopyInput(rank, 0, network.features, features), IsOk());
       }
     }
     ASSERT_THAT(forward->Replay(0), IsOk());
@@ -320,7 +320,7 @@ Counter MakeCounter(bool external) {
 
 absl::StatusOr<std::vector<float>> Count(ForwardSession& session, const Counter& counter, float x) {
   for (int rank = 0; rank < kRanks; ++rank) {
-    REPRISE_RETURN_IF_ERROR(session.CopyInput<float>(rank, 0, counter.x, std::vector<float>(4, x + rank)));
+    REPRISE_RETURN_IF_ERROR(session.CopyInput(rank, 0, counter.x, std::vector<float>(4, x + rank)));
   }
   REPRISE_RETURN_IF_ERROR(session.Replay(0));
   return session.ReadOutput<float>(/*rank=*/1, 0, counter.sum);

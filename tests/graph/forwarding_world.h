@@ -39,8 +39,8 @@ class ForwardingWorld : public internal::Machine {
   absl::Status Synchronize() override { return inner_->Synchronize(); }
   absl::Status CheckResults() override { return inner_->CheckResults(); }
   internal::AutoTransports auto_transports() const override { return inner_->auto_transports(); }
-  absl::StatusOr<std::unique_ptr<Recorder>> NewRecorder(Execution execution,
-                                                        std::shared_ptr<const Bindings> bindings) override {
+  absl::StatusOr<std::unique_ptr<internal::Recorder>> NewRecorder(
+      Execution execution, std::shared_ptr<const internal::Bindings> bindings) override {
     return inner_->NewRecorder(execution, std::move(bindings));
   }
 

@@ -10,9 +10,9 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "graph/machine.h"
 #include "reprise/core/planner.h"
 #include "reprise/core/stack_model.h"
-#include "graph/machine.h"
 #include "reprise/graph/host_world.h"
 #include "tests/conformance/hash_compute.h"
 #include "tests/conformance/plan_runner.h"
@@ -162,16 +162,14 @@ TEST(HostReplayTest, SaysWhatIsBlockedInsteadOfHanging) {
   b.Command(End{}, Lane::kCompute, {}, {reprise::testing::Join(1)});
   const Plan plan = b.Build();
   std::vector<std::byte> memory(512);
-  const auto bindings = std::make_shared<Bindings>();
+  const auto bindings = std::make_shared<internal::Bindings>();
   bindings->plan = std::make_shared<const Plan>(plan);
   bindings->ranks = {0, 1};
   bindings->addresses = {{memory.data(), memory.data() + 256}, {memory.data(), memory.data() + 256}};
   for (const ReplayOrder order : kOrders) {
     REPRISE_ASSERT_OK_AND_ASSIGN(const std::shared_ptr<World> world, CreateHostWorld({.size = 2, .order = order}));
-    REPRISE_ASSERT_OK_AND_ASSIGN(const std::unique_ptr<Recorder> recorder,
-                                 internal::MachineOf(*world).NewRecorder(Execution::kGraph, bindings));
-    REPRISE_ASSERT_OK_AND_ASSIGN(const std::unique_ptr<Executable> executable,
-                                 RecordSchedule(plan, plan.schedules[0], *recorder));
+    REPRISE_ASSERT_OK_AND_ASSIGN(const std::unique_ptr<internal::Executable> executable,
+                                 internal::MachineOf(*world).Record(Execution::kGraph, bindings, 0));
     EXPECT_THAT(
         executable->Replay(),
         StatusIs(absl::StatusCode::kFailedPrecondition,

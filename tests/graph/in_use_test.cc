@@ -64,13 +64,13 @@ struct Everything {
   std::vector<float> X(float value) const { return std::vector<float>(5, value); }
   absl::Status Copy(float value) {
     for (int rank = 0; rank < 2; ++rank) {
-      REPRISE_RETURN_IF_ERROR(train->CopyInput<float>(rank, dot.x, X(value)));
+      REPRISE_RETURN_IF_ERROR(train->CopyInput(rank, dot.x, X(value)));
     }
     return absl::OkStatus();
   }
   absl::Status CopyForward(float value, int variant = 0) {
     for (int rank = 0; rank < 2; ++rank) {
-      REPRISE_RETURN_IF_ERROR(forward->CopyInput<float>(rank, variant, dot.x, X(value)));
+      REPRISE_RETURN_IF_ERROR(forward->CopyInput(rank, variant, dot.x, X(value)));
     }
     return absl::OkStatus();
   }
@@ -137,7 +137,7 @@ std::vector<Call> EveryCall() {
          return TrainSession::Create(all.parameters, all.dot.model, all.dot.compute, {}).status();
        }},
       {"BeginStep", [](Everything& all) { return all.train->BeginStep({.learning_rate = 0}); }},
-      {"CopyInput", [](Everything& all) { return all.train->CopyInput<float>(0, all.dot.x, all.X(3)); }},
+      {"CopyInput", [](Everything& all) { return all.train->CopyInput(0, all.dot.x, all.X(3)); }},
       {"RunMicrobatch", [](Everything& all) { return all.train->RunMicrobatch(); }},
       {"EndStep", [](Everything& all) { return all.train->EndStep(); }},
       {"DiscardGradients", [](Everything& all) { return all.train->DiscardGradients(); }},
@@ -151,7 +151,7 @@ std::vector<Call> EveryCall() {
        [](Everything& all) {
          return ForwardSession::Create(all.parameters, {{"v", all.dot.model, all.dot.compute}}, {}).status();
        }},
-      {"CopyInput", [](Everything& all) { return all.forward->CopyInput<float>(0, 0, all.dot.x, all.X(3)); }},
+      {"CopyInput", [](Everything& all) { return all.forward->CopyInput(0, 0, all.dot.x, all.X(3)); }},
       {"Replay", [](Everything& all) { return all.forward->Replay(0); }},
       {"ReadOutput", [](Everything& all) { return all.forward->ReadOutput<float>(0, 0, all.dot.loss).status(); }},
       {"Address", [](Everything& all) { return all.forward->Address(0, 0, all.dot.loss).status(); }},
@@ -314,8 +314,8 @@ TEST_P(InUseTest, AnEvaluationBelongsToOneThread) {
               StatusIs(absl::StatusCode::kFailedPrecondition,
                        AllOf(HasSubstr("lacks input \"x\" of rank 0"), HasSubstr("another thread copied"))));
   // Nor a mixture.
-  EXPECT_THAT(Elsewhere([&] { return all_->forward->CopyInput<float>(0, 0, all_->dot.x, all_->X(3)); }), IsOk());
-  ASSERT_THAT(all_->forward->CopyInput<float>(0, 0, all_->dot.x, all_->X(2)), IsOk());
+  EXPECT_THAT(Elsewhere([&] { return all_->forward->CopyInput(0, 0, all_->dot.x, all_->X(3)); }), IsOk());
+  ASSERT_THAT(all_->forward->CopyInput(0, 0, all_->dot.x, all_->X(2)), IsOk());
   EXPECT_THAT(all_->forward->Replay(0), StatusIs(absl::StatusCode::kFailedPrecondition,
                                                  HasSubstr("lacks input \"x\" of rank 1; call CopyInput")));
   EXPECT_EQ(*all_->Evaluate(2), of_2);

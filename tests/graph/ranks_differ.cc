@@ -101,7 +101,7 @@ class RanksDifferTest : public ::testing::Test {
         forward_, ForwardSession::Create(training_.parameters,
                                          {{"one", dot.model, dot.compute}, {"two", dot.model, dot.compute}}, {}));
     for (const int variant : {0, 1}) {
-      ASSERT_THAT(forward_->CopyInput<float>(rank(), variant, dot.x, std::vector<float>(5, 1.0f)), IsOk());
+      ASSERT_THAT(forward_->CopyInput(rank(), variant, dot.x, std::vector<float>(5, 1.0f)), IsOk());
     }
   }
 

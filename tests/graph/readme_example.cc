@@ -52,8 +52,8 @@ absl::Status Train(std::shared_ptr<World> world) {
         std::vector<float> rows(32 * 64);  // each with a single 1: at the place of its label
         std::vector<int32_t> places(32);
         for (int i = 0; i < 32; ++i) rows[64 * i + (places[i] = (step + 7 * microbatch + 11 * rank + i) % 64)] = 1;
-        REPRISE_RETURN_IF_ERROR(session->CopyInput<float>(rank, features, rows));
-        REPRISE_RETURN_IF_ERROR(session->CopyInput<int32_t>(rank, labels, places));
+        REPRISE_RETURN_IF_ERROR(session->CopyInput(rank, features, rows));
+        REPRISE_RETURN_IF_ERROR(session->CopyInput(rank, labels, places));
       }
       REPRISE_RETURN_IF_ERROR(session->RunMicrobatch());  // one launch: all gathers, compute and reductions
     }

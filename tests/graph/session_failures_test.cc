@@ -33,7 +33,7 @@ class SessionFailuresTest : public testing::DotSessionTest {
   }
   absl::Status ReplayForward(ForwardSession& forward) {
     for (int rank = 0; rank < 2; ++rank) {
-      REPRISE_RETURN_IF_ERROR(forward.CopyInput<float>(rank, 0, dot_.x, std::vector<float>(5, 1.0f)));
+      REPRISE_RETURN_IF_ERROR(forward.CopyInput(rank, 0, dot_.x, std::vector<float>(5, 1.0f)));
     }
     return forward.Replay(0);
   }

@@ -145,10 +145,10 @@ Batch MakeBatch(const Network& network, int64_t step, int microbatch, int rank) 
 }
 
 absl::Status CopyBatch(TrainSession& session, const Network& network, int rank, const Batch& batch) {
-  REPRISE_RETURN_IF_ERROR(session.CopyInput<int32_t>(rank, network.labels, batch.labels));
-  if (network.dtype == DType::kFloat32) return session.CopyInput<float>(rank, network.features, batch.features);
+  REPRISE_RETURN_IF_ERROR(session.CopyInput(rank, network.labels, batch.labels));
+  if (network.dtype == DType::kFloat32) return session.CopyInput(rank, network.features, batch.features);
   const std::vector<BFloat16> features(batch.features.begin(), batch.features.end());
-  return session.CopyInput<BFloat16>(rank, network.features, features);
+  return session.CopyInput(rank, network.features, features);
 }
 
 absl::Status RunMicrobatches(TrainSession& session, const Network& network, const World& world, int64_t step,

@@ -213,8 +213,7 @@ TEST_P(TrainSessionTest, DiscardedStepsLeaveNothingBehind) {
         ASSERT_THAT(other.session->RunMicrobatch(), IsOk());
       }
       if (stop < c.microbatches && stop % per_graph != 0) {
-        ASSERT_THAT(other.session->CopyInput<int32_t>(0, network.labels, std::vector<int32_t>(network.rows, 0)),
-                    IsOk());
+        ASSERT_THAT(other.session->CopyInput(0, network.labels, std::vector<int32_t>(network.rows, 0)), IsOk());
       }
       ASSERT_THAT(other.session->DiscardGradients(), IsOk());
     }

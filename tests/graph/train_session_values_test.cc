@@ -149,7 +149,7 @@ TEST(TrainSessionExactTest, WarmUpChangesNothing) {
   REPRISE_ASSERT_OK_AND_ASSIGN(const auto all, ReadAll(*trained.parameters));
   for (const std::vector<float>& parameter : all) EXPECT_THAT(parameter, ::testing::Each(1.0f));
   EXPECT_TRUE(trained.session->PollMetrics().empty());
-  const CaptureReport& capture = trained.session->capture();
+  const SessionReport& capture = trained.session->report();
   const MemoryPlan& memory = trained.session->plan().memory;
   EXPECT_EQ(capture.persistent_bytes, memory.persistent_bytes());
   EXPECT_EQ(capture.transient_bytes, memory.transient_bytes());
@@ -270,7 +270,7 @@ TEST(TrainSessionResultsTest, SessionsOutliveWhatTheyWereMadeFrom) {
   }
   ASSERT_THAT(session->BeginStep({.learning_rate = 0}), IsOk());
   for (int rank = 0; rank < 2; ++rank) {
-    ASSERT_THAT(session->CopyInput<float>(rank, dot.x, std::vector<float>(5, 2)), IsOk());
+    ASSERT_THAT(session->CopyInput(rank, dot.x, std::vector<float>(5, 2)), IsOk());
   }
   ASSERT_THAT(session->RunMicrobatch(), IsOk());
   REPRISE_ASSERT_OK_AND_ASSIGN(const auto gradient, session->ReadGradient("w"));

@@ -35,7 +35,8 @@ class OneRank : public internal::Machine {
   absl::Status CopyToHost(int, void*, const void*, int64_t) override { return Unused(); }
   absl::Status FillBytes(int, void*, uint8_t, int64_t) override { return Unused(); }
   absl::Status Synchronize() override { return Unused(); }
-  absl::StatusOr<std::unique_ptr<Recorder>> NewRecorder(Execution, std::shared_ptr<const Bindings>) override {
+  absl::StatusOr<std::unique_ptr<internal::Recorder>> NewRecorder(Execution,
+                                                                  std::shared_ptr<const internal::Bindings>) override {
     return Unused();
   }
   absl::StatusOr<std::vector<std::string>> ExchangeBytes(absl::string_view,
@@ -164,7 +165,7 @@ TEST(HostWorldTest, RefusesOrdersAndExecutionsThatAreNone) {
   EXPECT_THAT(CreateHostWorld({.order = static_cast<ReplayOrder>(9)}),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("HostWorldOptions::order is 9")));
   REPRISE_ASSERT_OK_AND_ASSIGN(const std::shared_ptr<internal::Machine> world, NewHostMachine({}));
-  auto bindings = std::make_shared<Bindings>();
+  auto bindings = std::make_shared<internal::Bindings>();
   Plan plan;
   plan.layout.world_size = 1;
   bindings->plan = std::make_shared<const Plan>(plan);
@@ -248,7 +249,7 @@ TEST(HostWorldTest, RefusesNullUnlessThereAreNoBytes) {
 TEST(HostWorldTest, RefusesBindingsOfAnotherWorld) {
   REPRISE_ASSERT_OK_AND_ASSIGN(const std::shared_ptr<internal::Machine> world, NewHostMachine({.size = 2}));
   EXPECT_THAT(world->NewRecorder(Execution::kGraph, nullptr), Not(IsOk()));
-  auto bindings = std::make_shared<Bindings>();
+  auto bindings = std::make_shared<internal::Bindings>();
   bindings->plan = std::make_shared<const Plan>();
   bindings->ranks = {0};
   bindings->addresses = {{}};
@@ -261,7 +262,7 @@ TEST(HostWorldTest, RefusesBindingsWithoutAddresses) {
   Plan plan;
   plan.layout.world_size = 2;
   plan.buffers = {{.name = "b", .num_bytes = 16}, {.name = "empty"}};
-  auto bindings = std::make_shared<Bindings>();
+  auto bindings = std::make_shared<internal::Bindings>();
   bindings->plan = std::make_shared<const Plan>(plan);
   bindings->ranks = {0, 1};
   std::byte memory[16];

@@ -6,19 +6,11 @@ namespace reprise::kernels {
 namespace {
 
 TEST(NextMicrobatchTest, MovesTheCountersToTheNextReplay) {
-  ControlBlock control = {.microbatch = 100,
-                          .next_microbatch = 4,
-                          .input = 100,
-                          .next_input = 9,
-                          .random_offset = 100,
-                          .next_random_offset = 11};
+  ControlBlock control = {.microbatch = 100, .next_microbatch = 4, .earlier_microbatches = 9};
   ASSERT_EQ(NextMicrobatch(HostStream(), &control, 2), absl::OkStatus());
   EXPECT_EQ(control.microbatch, 4);
   EXPECT_EQ(control.next_microbatch, 6);
-  EXPECT_EQ(control.input, 9);
-  EXPECT_EQ(control.next_input, 11);
-  EXPECT_EQ(control.random_offset, 11u);
-  EXPECT_EQ(control.next_random_offset, 13u);
+  EXPECT_EQ(control.earlier_microbatches, 9);
   ExpectInvalid(NextMicrobatch(HostStream(), &control, 0), {"NextMicrobatch", "count: 0", "at least 1"});
 }
 
@@ -28,7 +20,7 @@ TEST(StageInputTest, CopiesTheSlotOfTheMicrobatch) {
   for (size_t i = 0; i < staging.size(); ++i) staging[i] = std::byte(i);
   for (int64_t input = 0; input < 5; ++input) {
     for (int position = 0; position < 4; ++position) {
-      const ControlBlock control = {.input = input};
+      const ControlBlock control = {.microbatch = input / 3, .earlier_microbatches = input - input / 3};
       std::vector<std::byte> destination(kStride, std::byte(255));
       ASSERT_EQ(StageInput(HostStream(), {.control = &control,
                                           .position = position,

@@ -12,15 +12,31 @@
 #include "graph/command_error.h"
 #include "graph/host/host_collectives.h"
 #include "graph/launch_command.h"
-#include "graph/recording_protocol.h"
 #include "reprise/core/status_macros.h"
 #include "reprise/graph/host_world.h"
 #include "tests/graph/forwarding_world.h"
 
 namespace reprise::testing {
+
+// Bootstrap::Exchange for a rank that looks at other things while it waits, and at the clock.
+class ExchangeInHalves {
+ public:
+  static absl::Status Start(internal::Bootstrap& ranks, const std::string& what, const std::string& mine) {
+    return ranks.Start({.what = what}, mine);
+  }
+  // Nothing while ranks are missing.
+  static absl::StatusOr<std::optional<std::vector<std::string>>> Take(internal::Bootstrap& ranks) {
+    REPRISE_ASSIGN_OR_RETURN(const bool is_over, ranks.Look());
+    if (!is_over) return std::nullopt;
+    return std::move(ranks.parts_);
+  }
+};
+
 namespace {
 
+using internal::Bindings;
 using internal::Bootstrap;
+using internal::Executable;
 using internal::HostWork;
 
 // Shared by the world and its executables.
@@ -46,11 +62,11 @@ struct Process {
 
  private:
   absl::StatusOr<std::vector<std::string>> ExchangeOrHear(const std::string& what, const std::string& mine) {
-    REPRISE_RETURN_IF_ERROR(collectives->StartExchange(what, mine));
+    REPRISE_RETURN_IF_ERROR(ExchangeInHalves::Start(*collectives, what, mine));
     const absl::Time start = absl::Now();
     absl::Time look = start + absl::Milliseconds(20);
     while (true) {
-      REPRISE_ASSIGN_OR_RETURN(std::optional<std::vector<std::string>> all, collectives->TakeExchange());
+      REPRISE_ASSIGN_OR_RETURN(std::optional<std::vector<std::string>> all, ExchangeInHalves::Take(*collectives));
       if (all.has_value()) return *std::move(all);
       const absl::Time now = absl::Now();
       if (now - start > absl::Microseconds(200)) absl::SleepFor(absl::Microseconds(50));
@@ -77,9 +93,9 @@ class KeepingQueue : public HostQueue {
 // A collective, as host ranks of one process run it, on copies of what the other ranks have.
 class Collective {
  public:
-  Collective(std::shared_ptr<Process> process, std::shared_ptr<const Bindings> bindings, ScheduledCommand command,
-             std::string what)
-      : process_(std::move(process)), mine_(std::move(bindings)), command_(std::move(command)), what_(std::move(what)) {
+  Collective(std::shared_ptr<Process> process, std::shared_ptr<const Bindings> bindings,
+             const ScheduledCommand& command, std::string what)
+      : process_(std::move(process)), mine_(std::move(bindings)), command_(command), what_(std::move(what)) {
     const Plan& plan = *mine_->plan;
     all_.plan = mine_->plan;
     for (int rank = 0; rank < process_->size(); ++rank) {
@@ -130,7 +146,7 @@ class Collective {
 
   const std::shared_ptr<Process> process_;
   const std::shared_ptr<const Bindings> mine_;
-  const ScheduledCommand command_;
+  const ScheduledCommand& command_;  // of the plan
   const std::string what_;
   Bindings all_;
   std::vector<std::vector<double>> copies_;
@@ -151,52 +167,41 @@ class ProcessExecutable : public Executable {
 
  private:
   const std::shared_ptr<const Bindings> bindings_;
-  const Schedule schedule_;
+  const Schedule& schedule_;          // of the plan
   const std::vector<HostWork> work_;  // by command
   absl::Status status_;
 };
 
-class ProcessRecorder : public Recorder {
+class ProcessRecorder : public internal::Recorder {
  public:
   ProcessRecorder(Execution execution, std::shared_ptr<const Bindings> bindings, std::shared_ptr<Process> process)
-      : execution_(execution),
-        bindings_(std::move(bindings)),
-        process_(std::move(process)),
-        launcher_(std::make_shared<const internal::CommandLauncher>(bindings_)) {}
+      : Recorder(std::move(bindings)), execution_(execution), process_(std::move(process)) {}
 
-  absl::Status Begin(const Schedule& schedule) override {
-    REPRISE_RETURN_IF_ERROR(protocol_.Begin(*bindings_->plan, schedule));
-    schedule_ = schedule;
-    return absl::OkStatus();
-  }
-  absl::Status Record(CommandId id, const ScheduledCommand& command) override {
-    REPRISE_RETURN_IF_ERROR(protocol_.Record(id, command));
-    absl::StatusOr<HostWork> work = WorkOf(command);
-    REPRISE_RETURN_IF_ERROR(protocol_.Keep(work.status()));
-    work_.push_back(*std::move(work));
+ private:
+  absl::Status Record(CommandId, const ScheduledCommand& command) override {
+    REPRISE_ASSIGN_OR_RETURN(work_.emplace_back(), WorkOf(command));
     return absl::OkStatus();
   }
   absl::StatusOr<std::unique_ptr<Executable>> Finish() override {
-    REPRISE_RETURN_IF_ERROR(protocol_.Finish());
-    return std::make_unique<ProcessExecutable>(bindings_, schedule_, std::move(work_));
+    return std::make_unique<ProcessExecutable>(bindings(), schedule(), std::move(work_));
   }
 
- private:
   absl::StatusOr<HostWork> WorkOf(const ScheduledCommand& command) const {
     if (IsCollective(command.command)) {
-      const std::string what = absl::StrCat(Describe(*bindings_->plan, command.command), " of ", schedule_.name,
-                                            " of plan ", bindings_->plan->fingerprint.ToString());
-      const auto collective = std::make_shared<Collective>(process_, bindings_, command, what);
+      const Plan& plan = *bindings()->plan;
+      const std::string what = absl::StrCat(Describe(plan, command.command), " of ", schedule().name, " of plan ",
+                                            plan.fingerprint.ToString());
+      const auto collective = std::make_shared<Collective>(process_, bindings(), command, what);
       return HostWork([collective] { return (*collective)(); });
     }
     if (execution_ == Execution::kEager) {
-      return HostWork([launcher = launcher_, command] {
+      return HostWork([bindings = bindings(), &command] {
         ImmediateHostQueue queue;
-        return launcher->Launch(0, command, Stream(&queue));
+        return internal::LaunchCommand(*bindings, 0, command, Stream(&queue));
       });
     }
     KeepingQueue queue;
-    REPRISE_RETURN_IF_ERROR(launcher_->Launch(0, command, Stream(&queue)));
+    REPRISE_RETURN_IF_ERROR(internal::LaunchCommand(*bindings(), 0, command, Stream(&queue)));
     return HostWork([enqueued = queue.Take()] {
       for (const std::function<void()>& work : enqueued) work();
       return absl::OkStatus();
@@ -204,11 +209,7 @@ class ProcessRecorder : public Recorder {
   }
 
   const Execution execution_;
-  const std::shared_ptr<const Bindings> bindings_;
   const std::shared_ptr<Process> process_;
-  const std::shared_ptr<const internal::CommandLauncher> launcher_;
-  internal::RecordingProtocol protocol_;
-  Schedule schedule_;
   std::vector<HostWork> work_;
 };
 
@@ -223,8 +224,8 @@ class ProcessWorld : public ForwardingWorld {
   absl::Status CheckUsable() const override { return process_->failed; }
   absl::Status Synchronize() override { return process_->failed; }
 
-  absl::StatusOr<std::unique_ptr<Recorder>> NewRecorder(Execution execution,
-                                                        std::shared_ptr<const Bindings> bindings) override {
+  absl::StatusOr<std::unique_ptr<internal::Recorder>> NewRecorder(Execution execution,
+                                                                  std::shared_ptr<const Bindings> bindings) override {
     REPRISE_RETURN_IF_ERROR(CheckRecordable(execution, bindings.get()));
     return std::make_unique<ProcessRecorder>(execution, std::move(bindings), process_);
   }

@@ -9,11 +9,11 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "graph/bindings.h"
 #include "graph/cuda/cuda_rank.h"
 #include "reprise/core/dtype.h"
 #include "reprise/core/plan.h"
 #include "reprise/core/schedule.h"
-#include "reprise/graph/bindings.h"
 
 namespace reprise::internal {
 

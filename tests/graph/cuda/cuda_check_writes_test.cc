@@ -145,8 +145,8 @@ TEST_F(CudaCheckWritesTest, FindNonFiniteNamesTheCall) {
   for (int step = 0; step < 2; ++step) {
     ASSERT_THAT(session_->BeginStep({.learning_rate = 0.1f}), IsOk());
     for (const int rank : world_->local_ranks()) {
-      ASSERT_THAT(session_->CopyInput<float>(rank, classifier_.x, std::vector<float>(128, 1.0f)), IsOk());
-      ASSERT_THAT(session_->CopyInput<int32_t>(rank, classifier_.labels, std::vector<int32_t>(8, 2)), IsOk());
+      ASSERT_THAT(session_->CopyInput(rank, classifier_.x, std::vector<float>(128, 1.0f)), IsOk());
+      ASSERT_THAT(session_->CopyInput(rank, classifier_.labels, std::vector<int32_t>(8, 2)), IsOk());
     }
     ASSERT_THAT(session_->RunMicrobatch(), IsOk());
     ASSERT_THAT(session_->EndStep(), IsOk());

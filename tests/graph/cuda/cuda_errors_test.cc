@@ -163,10 +163,10 @@ TEST_P(CudaLateRankTest, ReturnsNoResultOfOneThatGaveUp) {
                                TrainSession::Create(parameters, classifier.model, classifier.compute, train));
   const auto run_microbatch = [&]() -> absl::Status {
     REPRISE_RETURN_IF_ERROR(session->BeginStep({.learning_rate = 0.1f}));
-    REPRISE_RETURN_IF_ERROR(session->CopyInput<float>(launch.rank, classifier.x,
-                                                      std::vector<float>(kClassifierRows * kClassifierWidth, 0.5f)));
     REPRISE_RETURN_IF_ERROR(
-        session->CopyInput<int32_t>(launch.rank, classifier.labels, std::vector<int32_t>(kClassifierRows, 0)));
+        session->CopyInput(launch.rank, classifier.x, std::vector<float>(kClassifierRows * kClassifierWidth, 0.5f)));
+    REPRISE_RETURN_IF_ERROR(
+        session->CopyInput(launch.rank, classifier.labels, std::vector<int32_t>(kClassifierRows, 0)));
     return session->RunMicrobatch();
   };
   ASSERT_THAT(run_microbatch(), IsOk());

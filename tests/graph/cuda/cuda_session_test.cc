@@ -52,8 +52,8 @@ absl::Status CopyInputs(TrainSession& session, const Classifier& classifier, int
   for (size_t i = 0; i < labels.size(); ++i) {
     labels[i] = static_cast<int32_t>(ClassifierInput(rank, microbatch, classifier.labels, static_cast<int64_t>(i)));
   }
-  REPRISE_RETURN_IF_ERROR(session.CopyInput<float>(rank, classifier.x, x));
-  return session.CopyInput<int32_t>(rank, classifier.labels, labels);
+  REPRISE_RETURN_IF_ERROR(session.CopyInput(rank, classifier.x, x));
+  return session.CopyInput(rank, classifier.labels, labels);
 }
 
 absl::Status RunMicrobatches(TrainSession& session, const Classifier& classifier, World& world, int step) {
@@ -162,7 +162,7 @@ TEST_P(CudaTransportTest, MemoryIsThePlansAndDoesNotGrow) {
         std::unique_ptr<TrainSession> session,
         TrainSession::Create(parameters, classifier.model, classifier.compute, Options(Execution::kGraph, GetParam())));
     const MemoryPlan& memory = session->plan().memory;
-    const CaptureReport& report = session->capture();
+    const SessionReport& report = session->report();
     EXPECT_EQ(report.persistent_bytes, memory.persistent_bytes());
     EXPECT_EQ(report.transient_bytes, memory.transient_bytes());
     EXPECT_EQ(world->memory().requested, memory.persistent_bytes() + memory.transient_bytes() -
@@ -351,8 +351,8 @@ TEST(CudaSessionTest, GraphsHoldNoEventsOrHostFunctions) {
   REPRISE_ASSERT_OK_AND_ASSIGN(const std::unique_ptr<TrainSession> session,
                                TrainSession::Create(parameters, classifier.model, classifier.compute,
                                                     Options(Execution::kGraph, Transport::kNccl)));
-  ASSERT_EQ(session->capture().graphs.size(), session->plan().schedules.size());
-  for (const GraphAudit& audit : session->capture().graphs) {
+  ASSERT_EQ(session->report().graphs.size(), session->plan().schedules.size());
+  for (const GraphAudit& audit : session->report().graphs) {
     EXPECT_GT(audit.kernels, 0);
     EXPECT_EQ(audit.events, 0) << "NCCL_GRAPH_MIXING_SUPPORT=0 is in force";
     // Sockets of NCCL's call the host.

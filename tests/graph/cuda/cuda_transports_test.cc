@@ -49,10 +49,10 @@ absl::StatusOr<Session> RunSession(const std::shared_ptr<World>& world, const Pl
   const int rank = world->local_ranks()[0];
   std::vector<float> x;
   for (int64_t i = 0; i < kChainRows * 32; ++i) x.push_back(static_cast<float>((i * 5 + rank) % 17 - 8) / 7);
-  REPRISE_RETURN_IF_ERROR(session->CopyInput<float>(rank, chain.x, x));
-  REPRISE_RETURN_IF_ERROR(session->CopyInput<int32_t>(rank, chain.labels, std::vector<int32_t>(kChainRows, rank)));
+  REPRISE_RETURN_IF_ERROR(session->CopyInput(rank, chain.x, x));
+  REPRISE_RETURN_IF_ERROR(session->CopyInput(rank, chain.labels, std::vector<int32_t>(kChainRows, rank)));
   REPRISE_RETURN_IF_ERROR(session->RunMicrobatch());
-  Session result = {.options = session->plan().options, .reason = session->capture().transport_reason};
+  Session result = {.options = session->plan().options, .reason = session->report().transport_reason};
   for (const Parameter& parameter : chain.model.parameters()) {
     REPRISE_ASSIGN_OR_RETURN(result.gradients.emplace_back(), session->ReadGradient(parameter.spec.name));
   }

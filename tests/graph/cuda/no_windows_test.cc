@@ -55,7 +55,7 @@ TEST_F(CudaNoWindowsTest, AutoIsNcclAndSaysWhy) {
   std::remove(path.c_str());
   REPRISE_ASSERT_OK_AND_ASSIGN(const std::unique_ptr<TrainSession> session, NewSession(world, {}));
   EXPECT_EQ(session->plan().options.transports, EveryUnit(Transport::kNccl));
-  EXPECT_THAT(session->capture().transport_reason, refused);
+  EXPECT_THAT(session->report().transport_reason, refused);
 }
 
 TEST_F(CudaNoWindowsTest, OthersAreRefusedByEveryRankAndTheWorldGoesOn) {

@@ -45,7 +45,7 @@ TEST_P(FoundingTest, PersistentBytesAreTheFormula) {
       const bool keeps_moments = std::holds_alternative<AdamW>(optimizer);
       const int64_t per_element = 2 + 4 + (master == DType::kFloat32 ? 4 : 0) + (keeps_moments ? 2 * 4 : 0);
       const int64_t shards = kUnits * kWidth * kWidth * per_element / ranks();
-      const CaptureReport& report = training.session->capture();
+      const SessionReport& report = training.session->report();
       EXPECT_EQ(report.persistent_bytes, training.session->plan().memory.persistent_bytes());
       EXPECT_EQ(report.persistent_bytes, shards + BytesBesideShards(ranks()))
           << Name(master) << ", moments " << keeps_moments;
@@ -61,7 +61,7 @@ TEST_P(FoundingTest, TransientBytesAreSlotsAndOneCopyMore) {
         const ChainTraining training,
         StartTraining(world_, Stack(), Options({.weight_slots = slots, .gradient_slots = slots})));
     const MemoryPlan& memory = training.session->plan().memory;
-    EXPECT_EQ(training.session->capture().transient_bytes, memory.transient_bytes());
+    EXPECT_EQ(training.session->report().transient_bytes, memory.transient_bytes());
     EXPECT_GE(memory.transient_bytes(), slots * kUnitBytes);
     const int64_t copies = 2 * slots + 1 + (ranks() == 1 ? 1 : 0);
     EXPECT_LT(memory.transient_bytes(), copies * kUnitBytes) << slots << " slots of either kind";

@@ -117,14 +117,13 @@ class NetTraining {
           if (!wide) std::memcpy(external.address, narrow.data(), narrow.size() * sizeof(BFloat16));
         }
       } else if (wide) {
-        REPRISE_RETURN_IF_ERROR(session.template CopyInput<float>(rank, variant..., built_.values[v], values));
+        REPRISE_RETURN_IF_ERROR(session.CopyInput(rank, variant..., built_.values[v], values));
       } else {
-        REPRISE_RETURN_IF_ERROR(session.template CopyInput<BFloat16>(rank, variant..., built_.values[v], narrow));
+        REPRISE_RETURN_IF_ERROR(session.CopyInput(rank, variant..., built_.values[v], narrow));
       }
     }
     for (size_t i = 0; i < net_.integers.size(); ++i) {
-      REPRISE_RETURN_IF_ERROR(
-          session.template CopyInput<int32_t>(rank, variant..., built_.integers[i], batch.integers[i]));
+      REPRISE_RETURN_IF_ERROR(session.CopyInput(rank, variant..., built_.integers[i], batch.integers[i]));
     }
     return absl::OkStatus();
   }

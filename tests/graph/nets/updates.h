@@ -7,7 +7,7 @@
 #include <variant>
 #include <vector>
 
-#include "reprise/graph/bindings.h"
+#include "reprise/graph/optimizers.h"
 #include "tests/graph/nets/arithmetic.h"
 #include "tests/graph/nets/net.h"
 

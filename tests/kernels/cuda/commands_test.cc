@@ -240,12 +240,7 @@ TEST_F(CudaCommandsTest, PartialNormsAreFiniteIfAndOnlyIfAllValuesAre) {
 
 TEST_F(CudaCommandsTest, NextMicrobatch) {
   HostComparison both("NextMicrobatch");
-  const Operand control = both.Struct(ControlBlock{.microbatch = 100,
-                                                   .next_microbatch = 4,
-                                                   .input = 100,
-                                                   .next_input = 9,
-                                                   .random_offset = 100,
-                                                   .next_random_offset = 11});
+  const Operand control = both.Struct(ControlBlock{.microbatch = 100, .next_microbatch = 4, .earlier_microbatches = 9});
   both.Run([&](Stream s, const Memory& m) { return NextMicrobatch(s, m.data<ControlBlock>(control), 3); });
 }
 
@@ -256,7 +251,9 @@ TEST_F(CudaCommandsTest, StageInputCopiesTheSlotOfTheMicrobatch) {
         Tensor<uint8_t> slots({3 * stride}, 0);
         for (size_t i = 0; i < slots.data.size(); ++i) slots.data[i] = static_cast<uint8_t>(i * 31 + i / stride);
         HostComparison both(absl::StrCat("StageInput of ", num_bytes, ", stride ", stride, ", input ", input));
-        const Operand control = both.Struct(ControlBlock{.input = input}), staging = both.Input(slots);
+        const Operand control =
+            both.Struct(ControlBlock{.microbatch = input / 2, .earlier_microbatches = input - input / 2});
+        const Operand staging = both.Input(slots);
         const Operand destination = both.Update(Tensor<uint8_t>({num_bytes}, 0));
         both.Run([&](Stream s, const Memory& m) {
           return StageInput(s, {.control = m.data<ControlBlock>(control),

@@ -82,7 +82,7 @@ absl::Status Train(const Dot& dot) {
   REPRISE_ASSIGN_OR_RETURN(const auto session, reprise::TrainSession::Create(parameters, dot.model, compute, {}));
   REPRISE_RETURN_IF_ERROR(session->BeginStep({.learning_rate = 0.5f}));
   for (const int rank : world->local_ranks()) {
-    REPRISE_RETURN_IF_ERROR(session->CopyInput<float>(rank, dot.x, std::vector<float>(kSize, 1.0f + 2 * rank)));
+    REPRISE_RETURN_IF_ERROR(session->CopyInput(rank, dot.x, std::vector<float>(kSize, 1.0f + 2 * rank)));
   }
   REPRISE_RETURN_IF_ERROR(session->RunMicrobatch());
   REPRISE_ASSIGN_OR_RETURN(const std::vector<float> gradient, session->ReadGradient("w"));

@@ -21,10 +21,9 @@ struct ControlBlock {
   // Counters. A command of the replay's j-th microbatch adds j, its position, to these.
   int64_t microbatch = 0;       // within the step, of this replay's first microbatch
   int64_t next_microbatch = 0;  // the same for the next replay
-  int64_t input = 0;            // microbatches staged before this replay, never reset: chooses the staging slot
-  int64_t next_input = 0;       // the same for the next replay
-  uint64_t random_offset = 0;   // grows by 1 per microbatch over the whole run; never used twice
-  uint64_t next_random_offset = 0;
+  // Of the run, of all steps before this one. With `microbatch` it numbers the microbatches of the run, each number
+  // used once: it chooses the staging slot, and random numbers that are drawn for it repeat in no other.
+  int64_t earlier_microbatches = 0;
 };
 
 // Why a step made no update.

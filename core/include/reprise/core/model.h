@@ -104,7 +104,10 @@ class Model {
   // Invalid unless SetLoss was called; then a float32 scalar output.
   TensorId loss() const { return loss_; }
 
-  // NotFound, naming the model's closest offer, if there is no such name.
+  // By name, as for a ComputeTable of a model that was read from a file. NotFound, naming the model's closest offer, if
+  // there is no such name.
+  absl::StatusOr<UnitId> FindUnit(absl::string_view name) const;
+  absl::StatusOr<CallId> FindCall(absl::string_view name) const;
   absl::StatusOr<ParameterId> FindParameter(absl::string_view name) const;
   absl::StatusOr<TensorId> FindTensor(absl::string_view name) const;
 

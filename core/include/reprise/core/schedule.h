@@ -81,8 +81,8 @@ struct NextMicrobatch {  // advances the control block's counters to this replay
   int count = 1;         // microbatches of this schedule
   friend bool operator==(const NextMicrobatch&, const NextMicrobatch&) = default;
 };
-// Copies each input from its staging slot, (control.input + position) mod slots. The first position's is on the compute
-// lane, the others' on the copy lane.
+// Copies each input from its staging slot, (control.earlier_microbatches + control.microbatch + position) mod slots.
+// The first position's is on the compute lane, the others' on the copy lane.
 struct StageInputs {
   int position = 0;
   int slots = 2;

@@ -26,7 +26,7 @@ struct CudaWorldOptions {
   // If set, on all ranks, which then must have the same GPU and cuBLASLt: a file of rank 0's by Measure or step_bench
   // --measure. GEMMs use the kernels that it names, if its device, driver and cuBLASLt are those here, and
   // PlanOptions::transports are its where they are unset, if its whole key is what is here. What is of another key is
-  // not used; CaptureReport::transport_reason says so. Never written: runs with the same file give the same results bit
+  // not used; SessionReport::transport_reason says so. Never written: runs with the same file give the same results bit
   // for bit. Empty: cuBLASLt's first choice, the same in every run, and the transport kNccl.
   std::string cost_file = {};
   // Several ranks may use one device, on all ranks or none: for tests of several ranks where there is one GPU, never

@@ -47,10 +47,12 @@ class ForwardSession {
                                                                 TrainSession* share_arena = nullptr);
   ~ForwardSession();
 
-  // An input of the next Replay of `variant`.
-  template <class T>
-  absl::Status CopyInput(int rank, int variant, TensorId id, absl::Span<const T> values) {
-    return CopyInputBytes(rank, variant, id, DTypeOf<T>::value, values.data(), static_cast<int64_t>(values.size()));
+  // An input of the next Replay of `variant`, as in TrainSession.
+  template <class Values>
+  absl::Status CopyInput(int rank, int variant, TensorId id, const Values& values) {
+    const auto span = absl::MakeConstSpan(values);
+    return CopyInputBytes(rank, variant, id, DTypeOf<typename decltype(span)::value_type>::value, span.data(),
+                          static_cast<int64_t>(span.size()));
   }
   // (c) One launch; refused while an input is missing or a parameter was never set.
   absl::Status Replay(int variant);

@@ -65,8 +65,8 @@ class ShardedParameters {
   absl::Status CheckSameParameters(const Model& model) const;
   // FailedPrecondition, beginning with `what`, names the first parameter that was never set.
   absl::Status CheckSet(absl::string_view what) const;
-  // Every parameter's memory was set by other means than Initialize and Write. Inside a call of a session.
-  void MarkChanged();
+  // Memory of parameters was changed by other means than Initialize and Write. Inside a call of a session.
+  void MarkChanged() { ++version_; }
   // While it lives, `open_step` is the number of a session's step that is open, or negative.
   void WatchStep(const std::shared_ptr<const int64_t>& open_step);
 

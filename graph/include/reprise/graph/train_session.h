@@ -35,12 +35,16 @@
 #include "reprise/core/compute.h"
 #include "reprise/core/plan.h"
 #include "reprise/core/status_macros.h"
-#include "reprise/graph/bindings.h"
-#include "reprise/graph/recorder.h"
+#include "reprise/graph/execution.h"
+#include "reprise/graph/optimizers.h"
 #include "reprise/graph/sharded_parameters.h"
 #include "reprise/graph/world.h"
 
 namespace reprise {
+
+namespace internal {
+enum class TensorPart { kValue, kGradient };  // what a session reads
+}
 
 // Memory of the user's for an external tensor on one local rank: at least the tensor's bytes, aligned to 16. Must
 // outlive the session, and is the user's to fill: no CopyInput for it. Must not overlap another external buffer of any
@@ -104,8 +108,8 @@ struct StepValues {
   double gradient_divisor = 0;
 };
 
-// What creating the session took.
-struct CaptureReport {
+// What creating the session took, and made.
+struct SessionReport {
   int64_t persistent_bytes = 0, transient_bytes = 0;  // taken per rank; equal to the plan's
   double seconds = 0;                                 // warm-up and recording
   std::vector<GraphAudit> graphs = {};                // by Plan::schedules
@@ -126,18 +130,21 @@ class TrainSession {
   // (c) Refused without a learning rate, and while a parameter was never set; by a rank in several processes for all
   // of them.
   absl::Status BeginStep(const StepValues& values);
-  // One input of the next microbatch of a local rank; `values` is free on return. InvalidArgument for another dtype
-  // or size, or a tensor that is not an input.
-  template <class T>
-  absl::Status CopyInput(int rank, TensorId id, absl::Span<const T> values) {
-    return CopyInputBytes(rank, id, DTypeOf<T>::value, values.data(), static_cast<int64_t>(values.size()));
+  // One input of the next microbatch of a local rank; `values`, as a vector or a span, is free on return.
+  // InvalidArgument for another dtype or size, or a tensor that is not an input.
+  template <class Values>
+  absl::Status CopyInput(int rank, TensorId id, const Values& values) {
+    const auto span = absl::MakeConstSpan(values);
+    return CopyInputBytes(rank, id, DTypeOf<typename decltype(span)::value_type>::value, span.data(),
+                          static_cast<int64_t>(span.size()));
   }
   absl::Status RunMicrobatch();  // (c) `microbatches` times; refused while an input is missing
   absl::Status EndStep();        // (c) norm, optimizer, shard refresh; waits until rank 0 is in the step too
   // (c) Ends the step without an update; possible at any point of it, and from any thread.
   absl::Status DiscardGradients();
-  // (c) Between steps: the memory of all parameters was set by other means than ShardedParameters and sessions. A step
-  // that another session has begun on them is then refused, and to be discarded.
+  // (c) Between steps: the memory of parameters that have values was changed by other means than ShardedParameters and
+  // sessions. A step that another session has begun on them is then refused, and to be discarded. Parameters that were
+  // never set stay so.
   absl::Status MarkParametersChanged();
 
   // Finished steps that were not returned before, oldest first; of the last kMetricsRingSize only. Never waits.
@@ -174,11 +181,11 @@ class TrainSession {
   absl::StatusOr<std::vector<float>> ReadGradient(absl::string_view parameter);
 
   const Plan& plan() const;
-  const CaptureReport& capture() const;
+  const SessionReport& report() const;
 
  private:
   friend class ForwardSession;
-  enum class TensorPart { kValue, kGradient };
+  using TensorPart = internal::TensorPart;
   struct State;
   explicit TrainSession(std::unique_ptr<State> state);
   absl::Status CopyInputBytes(int rank, TensorId id, DType dtype, const void* values, int64_t num_elements);

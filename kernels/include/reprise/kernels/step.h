@@ -13,11 +13,12 @@
 
 namespace reprise::kernels {
 
-// control->microbatch, input and random_offset take the values kept for the next replay, which then grow by `count`,
-// the microbatches of a replay, at least 1.
+// control->microbatch takes the value kept for the next replay, which then grows by `count`, the microbatches of a
+// replay, at least 1.
 absl::Status NextMicrobatch(Stream stream, ControlBlock* control, int count);
 
-// Copies num_bytes bytes from slot (control->input + position) mod slots of `staging`, slot_stride bytes apart.
+// Copies num_bytes bytes from slot (control->earlier_microbatches + control->microbatch + position) mod slots of
+// `staging`, slot_stride bytes apart.
 absl::Status StageInput(Stream stream, const StageInputArguments& arguments);
 
 // step_state->loss_sum += *loss.
