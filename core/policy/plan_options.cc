@@ -15,7 +15,7 @@
 namespace reprise {
 namespace {
 
-constexpr absl::string_view kAuto = "auto";  // unset
+constexpr absl::string_view kUnset = "auto";
 
 template <class Enum>
 struct Known;  // its values
@@ -46,7 +46,7 @@ std::string WordsOf(const T*) {
 }
 template <class T>
 std::string WordsOf(const std::optional<T>*) {
-  return absl::StrCat(kAuto, ", ", WordsOf(static_cast<const T*>(nullptr)));
+  return absl::StrCat(kUnset, ", ", WordsOf(static_cast<const T*>(nullptr)));
 }
 std::string WordsOf(const int*) { return ""; }
 std::string WordsOf(const std::optional<int>*) { return ""; }
@@ -60,7 +60,7 @@ std::string Text(int value) { return absl::StrCat(value); }
 std::string Text(const std::vector<TransportChoice>& value) { return ToText(value); }
 template <class T>
 std::string Text(const std::optional<T>& value) {
-  return value.has_value() ? Text(*value) : std::string(kAuto);
+  return value.has_value() ? Text(*value) : std::string(kUnset);
 }
 
 // What a field of a type takes, after "give ".
@@ -69,7 +69,7 @@ std::string Taken(const T* field) {
   return absl::StrCat("one of: ", WordsOf(field));
 }
 std::string Taken(const int*) { return "a whole number"; }
-std::string Taken(const std::optional<int>*) { return absl::StrCat(kAuto, " or a whole number"); }
+std::string Taken(const std::optional<int>*) { return absl::StrCat(kUnset, " or a whole number"); }
 
 template <class T>
 absl::Status Refuse(absl::string_view text, const T* field) {
@@ -99,7 +99,7 @@ absl::Status Read(absl::string_view text, std::vector<TransportChoice>& value) {
 template <class T>
 absl::Status Read(absl::string_view text, std::optional<T>& value) {
   value.reset();
-  return text == kAuto || Read(text, value.emplace()).ok() ? absl::OkStatus() : Refuse(text, &value);
+  return text == kUnset || Read(text, value.emplace()).ok() ? absl::OkStatus() : Refuse(text, &value);
 }
 
 // The row of a field.

@@ -142,23 +142,24 @@ absl::StatusOr<AutoTransports> UseCostFile(Machine& world, CudaRank& rank, const
   return AutoTransports{std::move(file.transports), absl::StrCat("of cost file ", path)};
 }
 
-absl::StatusOr<AutoTransports> MeasureChoices(const std::shared_ptr<Machine>& world, CudaRank& rank,
-                                              const MeasureOptions& options, CostFile& file) {
+absl::StatusOr<AutoTransports> MeasureChoices(
+    Machine& world, CudaRank& rank, const MeasureOptions& options,
+    absl::FunctionRef<absl::StatusOr<TransportTimes>(Progress)> try_transports, CostFile& file) {
   const CallerState caller(rank.device());
   const auto progress = [&](absl::string_view line) {
     if (options.progress) options.progress(line);
   };
   if (options.run) REPRISE_RETURN_IF_ERROR(options.run());
-  REPRISE_RETURN_IF_ERROR(world->Agree("measuring", rank.queue().Wait(), {}));
+  REPRISE_RETURN_IF_ERROR(world.Agree("measuring", rank.queue().Wait(), {}));
   std::string why = "one rank has nothing to choose";
   if (rank.size() > 1) {
-    REPRISE_ASSIGN_OR_RETURN(why, WhyNoWindows(*world, rank));
+    REPRISE_ASSIGN_OR_RETURN(why, WhyNoWindows(world, rank));
     if (!why.empty()) why = absl::StrCat("no other can be used: ", why);
   }
-  REPRISE_RETURN_IF_ERROR(MeasureGemms(*world, rank, file));
+  REPRISE_RETURN_IF_ERROR(MeasureGemms(world, rank, file));
   progress(absl::StrCat("kernels of ", file.gemms.size(), " GEMMs"));
   if (!why.empty()) return AutoTransports{.reason = why};
-  REPRISE_ASSIGN_OR_RETURN(const TransportTimes times, TryTransports(world, rank, progress));
+  REPRISE_ASSIGN_OR_RETURN(const TransportTimes times, try_transports(progress));
   if (times.empty()) return AutoTransports{.reason = "too little memory to measure others"};
   file.transports = ChooseTransports(times);
   return AutoTransports{file.transports, "measured"};

@@ -5,8 +5,10 @@
 #include <memory>
 #include <string>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "graph/cuda/cuda_rank.h"
+#include "graph/cuda/transport_trial.h"
 #include "graph/machine.h"
 #include "reprise/core/cost_file.h"
 #include "reprise/graph/measure.h"
@@ -23,9 +25,12 @@ absl::StatusOr<CostFile> FileFor(int device, const LaunchEnvironment& launch);
 absl::StatusOr<AutoTransports> UseCostFile(Machine& world, CudaRank& rank, const CostFile& here,
                                            const std::string& path);
 
-// (c) See reprise::Measure. Sets the choices of `file`, and returns those of transports.
-absl::StatusOr<AutoTransports> MeasureChoices(const std::shared_ptr<Machine>& world, CudaRank& rank,
-                                              const MeasureOptions& options, CostFile& file);
+// (c) See reprise::Measure. Sets the choices of `file`, and returns those of transports. `try_transports`:
+// TryTransports in a world of its own.
+using Progress = absl::FunctionRef<void(absl::string_view line)>;
+absl::StatusOr<AutoTransports> MeasureChoices(
+    Machine& world, CudaRank& rank, const MeasureOptions& options,
+    absl::FunctionRef<absl::StatusOr<TransportTimes>(Progress)> try_transports, CostFile& file);
 
 }  // namespace reprise::internal
 

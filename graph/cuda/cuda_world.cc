@@ -33,10 +33,19 @@ using internal::MemoryKind;
 using internal::NcclStatus;
 using kernels::CudaStatus;
 
-class CudaWorld : public internal::Machine, public std::enable_shared_from_this<CudaWorld> {
+class CudaWorld;
+// (c) Takes the device, and makes the communicators.
+absl::Status OpenWorld(CudaWorld& world, const std::shared_ptr<Bootstrap>& bootstrap, const LaunchEnvironment& launch,
+                       const CudaWorldOptions& options);
+
+class CudaWorld : public internal::Machine {
  public:
-  explicit CudaWorld(std::shared_ptr<Bootstrap> bootstrap)
-      : Machine(bootstrap->size() > 1 ? bootstrap : nullptr), bootstrap_(std::move(bootstrap)) {
+  CudaWorld(std::shared_ptr<Bootstrap> bootstrap, const LaunchEnvironment& launch, const CudaWorldOptions& options)
+      : Machine(bootstrap->size() > 1 ? bootstrap : nullptr),
+        bootstrap_(std::move(bootstrap)),
+        launch_(launch),
+        options_(options) {
+    options_.parent = nullptr;  // the caller's, for the time of the creation
     ranks_.push_back(bootstrap_->rank());
   }
 
@@ -103,7 +112,13 @@ class CudaWorld : public internal::Machine, public std::enable_shared_from_this<
 
   absl::StatusOr<CostFile> Measure(const MeasureOptions& options) override {
     CostFile file = machine_;
-    REPRISE_ASSIGN_OR_RETURN(transports_, internal::MeasureChoices(shared_from_this(), *rank_, options, file));
+    // In a world of its own: what windows take stays with their world, and collectives on them cannot be aborted.
+    const auto try_transports = [&](internal::Progress progress) -> absl::StatusOr<internal::TransportTimes> {
+      const auto trial = std::make_shared<CudaWorld>(bootstrap_, launch_, options_);
+      REPRISE_RETURN_IF_ERROR(OpenWorld(*trial, bootstrap_, launch_, options_));
+      return internal::TryTransports(trial, trial->rank(), progress);
+    };
+    REPRISE_ASSIGN_OR_RETURN(transports_, internal::MeasureChoices(*this, *rank_, options, try_transports, file));
     return file;
   }
   absl::Status UseCostFile(const std::string& path) {
@@ -137,6 +152,8 @@ class CudaWorld : public internal::Machine, public std::enable_shared_from_this<
   }
 
   const std::shared_ptr<Bootstrap> bootstrap_;
+  const LaunchEnvironment launch_;
+  CudaWorldOptions options_;
   CostFile machine_;  // what one made here is for
   AutoTransports transports_ = {.reason = "the default: no CudaWorldOptions::cost_file"};
   std::vector<int> ranks_;
@@ -296,7 +313,7 @@ absl::StatusOr<std::shared_ptr<World>> CreateCudaWorld(const LaunchEnvironment& 
                                                    " but must be a device's number, or -1 for the rank's own"));
   }
   REPRISE_ASSIGN_OR_RETURN(std::shared_ptr<Bootstrap> bootstrap, Bootstrap::Connect(launch, options.deadline));
-  auto world = std::make_shared<CudaWorld>(bootstrap);
+  auto world = std::make_shared<CudaWorld>(bootstrap, launch, options);
   REPRISE_RETURN_IF_ERROR(OpenWorld(*world, bootstrap, launch, options));
   if (!options.cost_file.empty()) REPRISE_RETURN_IF_ERROR(world->UseCostFile(options.cost_file));
   return std::shared_ptr<World>(std::move(world));

@@ -11,6 +11,7 @@
 #include <optional>
 
 #include "absl/strings/str_cat.h"
+#include "core/model/quoted.h"
 #include "reprise/graph/host_world.h"
 #include "reprise/graph/measure.h"
 #include "reprise/graph/train_session.h"
@@ -249,7 +250,7 @@ TEST_F(CudaCostFileTest, WhatIsOfAnotherMachineIsNotUsedAndTheReasonSaysWhy) {
     CostFile other = file;
     other.device[name] = "another";
     EXPECT_EQ(reason(other), absl::StrCat("the default: cost file ", path_, " is of another machine: \"", name,
-                                          "\" is \"another\" there but \"", value, "\" here"));
+                                          "\" is \"another\" there but ", internal::Quoted(value), " here"));
   }
   // GEMMs do not depend on these.
   for (const auto& [name, value] : measured.job) {
@@ -258,7 +259,7 @@ TEST_F(CudaCostFileTest, WhatIsOfAnotherMachineIsNotUsedAndTheReasonSaysWhy) {
     EXPECT_THAT(reason(other), HasSubstr("no choice of a GEMM's kernel")) << name;
     other.gemms = measured.gemms;
     EXPECT_EQ(reason(other), absl::StrCat("the default: cost file ", path_, " is of another machine: \"", name,
-                                          "\" is \"another\" there but \"", value, "\" here"));
+                                          "\" is \"another\" there but ", internal::Quoted(value), " here"));
   }
   EXPECT_EQ(reason(measured), absl::StrCat("the default: cost file ", path_, " has no transports"));
 }

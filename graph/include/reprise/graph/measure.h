@@ -23,9 +23,9 @@ struct MeasureOptions {
 //  * which of cuBLASLt's kernels is quickest for each GEMM that ran in this world, as in sessions that were made from
 //    it: on rank 0, about 0.2 s for each of less than 0.1 ms (longer ones keep the first choice), while the devices
 //    copy to each other where they can. Results may differ in rounding from those before;
-//  * which transport is quickest for units of each size, on small models. About 8 s, up to half of the free memory
-//    meanwhile, and about 1.2 GB of NCCL's that the world keeps (two H200, NCCL 2.28.9). There are no choices where
-//    there is one rank, a rank cannot use the others' memory, or one has too little of its own.
+//  * which transport is quickest for units of each size, on small models, in a world of its own. About 8 s, and up to
+//    half of the free memory meanwhile (two H200, NCCL 2.28.9). There are no choices where there is one rank, a rank
+//    cannot use the others' memory, or one has too little of its own.
 //
 // Nothing else should run on the devices. The same on every rank: key, transports and GEMMs. The costs are as
 // initialised; step_bench --measure adds those that it measures. Unavailable for host ranks, where nothing is to be
