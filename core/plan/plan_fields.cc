@@ -12,7 +12,7 @@ absl::string_view Word(AccumulateMode mode) {
     case AccumulateMode::kByMicrobatch:
       return "by_microbatch";
     case AccumulateMode::kAlwaysAssign:
-      return "assign";
+      return "always_assign";
   }
   return "?";
 }

@@ -49,8 +49,8 @@ ABSL_FLAG(
     "its communication compute hides)");
 ABSL_FLAG(
     std::string, costs, "",
-    "cost file for timeline and overlap (JSON), as step_bench --measure writes it; unset: two H200, which is a guess "
-    "for more ranks");
+    "cost file (JSON), as step_bench --measure writes it: its transports are the plan's where --transports is not "
+    "given or auto, and timeline and overlap take its costs; unset: two H200, which is a guess for more ranks");
 ABSL_FLAG(
     std::string, device_memory, "",
     "for summary: whether the plan fits in so much memory of a device: a number with B, KB, MB, GB, TB (powers of "
@@ -137,14 +137,11 @@ std::string ActivationsNote() {
 }
 
 // The predicted step, as a trace or as a report.
-absl::StatusOr<std::string> Prediction(const Plan& plan, const PlanSummary& summary, bool trace) {
-  CostModel costs;
-  std::string source = "two H200 with NVLink, the built-in ones";
-  if (!absl::GetFlag(FLAGS_costs).empty()) {
-    REPRISE_ASSIGN_OR_RETURN(const CostFile file, ReadNamedFile<CostFile>(FLAGS_costs, "cost", CostFileFromJson));
-    costs = file.costs;
-    source = absl::StrCat(absl::GetFlag(FLAGS_costs), "; what it lacks: ", source);
-  }
+absl::StatusOr<std::string> Prediction(const Plan& plan, const PlanSummary& summary, const CostModel& costs,
+                                       bool trace) {
+  const std::string path = absl::GetFlag(FLAGS_costs);
+  const std::string source =
+      absl::StrCat(path, path.empty() ? "" : "; what it lacks: ", "two H200 with NVLink, the built-in ones");
   TraceNotes notes = NotesOn(plan, costs, source);
   if (LacksActivations()) {
     notes.push_back(
@@ -174,7 +171,7 @@ std::string IdleFlags() {
 enum class Format { kSummary, kText, kJson, kDot, kTimeline, kOverlap };
 
 absl::StatusOr<std::string> Text(Format format, const Plan& plan, const PlanSummary& summary, const PlanOptions& asked,
-                                 std::optional<int64_t> device_memory) {
+                                 const CostModel& costs, std::optional<int64_t> device_memory) {
   switch (format) {
     case Format::kSummary:
       return absl::StrCat(SummaryTable(plan, summary), ActivationsNote(),
@@ -188,7 +185,7 @@ absl::StatusOr<std::string> Text(Format format, const Plan& plan, const PlanSumm
       return ToDot(plan);
     case Format::kTimeline:
     case Format::kOverlap:
-      return Prediction(plan, summary, format == Format::kTimeline);
+      return Prediction(plan, summary, costs, format == Format::kTimeline);
   }
   return absl::InternalError("no format");
 }
@@ -205,9 +202,6 @@ absl::StatusOr<Answer> Output() {
                                                                               {"dot", Format::kDot},
                                                                               {"timeline", Format::kTimeline},
                                                                               {"overlap", Format::kOverlap}}));
-  if (!absl::GetFlag(FLAGS_costs).empty() && format != Format::kTimeline && format != Format::kOverlap) {
-    return absl::InvalidArgumentError("--costs is for --format=timeline and --format=overlap; leave it out");
-  }
   std::optional<int64_t> device_memory;
   if (!absl::GetFlag(FLAGS_device_memory).empty()) {
     if (format != Format::kSummary) {
@@ -216,14 +210,19 @@ absl::StatusOr<Answer> Output() {
     REPRISE_ASSIGN_OR_RETURN(device_memory,
                              Named("--device_memory", BytesFromText(absl::GetFlag(FLAGS_device_memory))));
   }
-  REPRISE_ASSIGN_OR_RETURN(const PlanOptions options, examples::ReadPlanFlags({}));
+  REPRISE_ASSIGN_OR_RETURN(PlanOptions options, examples::ReadPlanFlags({}));
+  CostFile costs;
+  if (!absl::GetFlag(FLAGS_costs).empty()) {
+    REPRISE_ASSIGN_OR_RETURN(costs, ReadNamedFile<CostFile>(FLAGS_costs, "cost", CostFileFromJson));
+  }
+  if (options.transports.empty()) options.transports = costs.transports;
   REPRISE_ASSIGN_OR_RETURN(const Model model, ReadModel());
   const auto make_plan = absl::GetFlag(FLAGS_forward) ? PlanForward : PlanTraining;
   REPRISE_ASSIGN_OR_RETURN(const Plan plan, make_plan(model, absl::GetFlag(FLAGS_ranks), options));
   REPRISE_ASSIGN_OR_RETURN(const PlanSummary summary, Summarize(plan, absl::GetFlag(FLAGS_microbatches)));
   if (absl::GetFlag(FLAGS_verify)) REPRISE_RETURN_IF_ERROR(Verify(plan));
   Answer answer;
-  REPRISE_ASSIGN_OR_RETURN(answer.text, Text(format, plan, summary, options, device_memory));
+  REPRISE_ASSIGN_OR_RETURN(answer.text, Text(format, plan, summary, options, costs.costs, device_memory));
   if (device_memory.has_value() && DeviceBytes(plan) > *device_memory) answer.exit_code = kDoesNotFit;
   return answer;
 }

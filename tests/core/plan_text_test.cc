@@ -89,7 +89,7 @@ TEST(PlanTextTest, ShowsOneAlignedLinePerCommand) {
   #5   compute         backward call microbatch 1
   #6   compute         pack_gradients u0 microbatch 1
   #7   reduce_scatter  reduce_scatter u0 microbatch -1 slot 1 symmetric sum rank_order  waits #0 fork, #3 order
-  #8   reduce_scatter  accumulate u0 microbatch 1 sum rank_order assign
+  #8   reduce_scatter  accumulate u0 microbatch 1 sum rank_order always_assign
   #9   compute         record_loss microbatch 1                                                                  updates output x~2
   #10  compute         end                                                              waits #3 join, #8 join
   end: outstanding u0 slot 2 in gathered.u0, unsharded gradients hold a sum)");

@@ -175,6 +175,17 @@ TEST(ReprisePlanTest, ReadsACostFile) {
 }
 
 // The rates are those used, and who cannot know better is told that they are guesses.
+TEST(ReprisePlanTest, ACostFilesTransportsAreThePlansUnlessTheFlagNamesSome) {
+  const std::string path = absl::StrCat(::testing::TempDir(), "/reprise_plan_test_transports.json");
+  std::ofstream(path) << R"({"version": 1, "transports": "symmetric,999:copy_engine"})";
+  const std::string flags = absl::StrCat(kSmall, "--format=text --costs=", path, " ");
+  const std::vector<TransportChoice> measured = {{0, Transport::kSymmetric}, {999, Transport::kCopyEngine}};
+  EXPECT_EQ(Tool(flags).output, ToText(SmallPlan({.transports = measured})));
+  EXPECT_EQ(Tool(absl::StrCat(flags, "--transports=auto")).output, ToText(SmallPlan({.transports = measured})));
+  EXPECT_EQ(Tool(absl::StrCat(flags, "--transports=nccl")).output,
+            ToText(SmallPlan({.transports = EveryUnit(Transport::kNccl)})));
+}
+
 TEST(ReprisePlanTest, EveryPredictionSaysWhatItIs) {
   const std::string path = absl::StrCat(::testing::TempDir(), "/reprise_plan_test_rates.json");
   struct Case {
