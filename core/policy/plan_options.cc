@@ -117,7 +117,7 @@ constexpr PlanOptionText Row(absl::string_view name, absl::string_view help) {
       .set =
           [](PlanOptions& options, absl::string_view text) {
             auto value = options.*member;
-            const absl::Status status = Read(text, value);
+            absl::Status status = Read(text, value);
             if (status.ok()) options.*member = std::move(value);
             return status;
           }};

@@ -70,7 +70,8 @@ class Channel {
   std::string received_;  // after the header
 };
 
-// Waits until a channel of `channels`, each with what poll is to look for, may be ready; false once the deadline passed.
+// Waits until a channel of `channels`, each with what poll is to look for, may be ready; false once the deadline
+// passed.
 bool Await(std::vector<pollfd>& channels, const Deadline& deadline);
 
 // For messages: "a begin message". Empty for what is no kind.

@@ -67,7 +67,8 @@ class CudaMemory : public MemoryBlock {
 
   absl::Status Register(const std::shared_ptr<MemoryBlock>& self, Lane lane) {
     if (kind_ != MemoryKind::kCommunicating || num_bytes_ == 0 || WindowOf(lane) != nullptr) return absl::OkStatus();
-    REPRISE_ASSIGN_OR_RETURN(const Communicators::Window window, rank_->communicators().NewWindow(lane, address_, num_bytes_, self));
+    REPRISE_ASSIGN_OR_RETURN(const Communicators::Window window,
+                             rank_->communicators().NewWindow(lane, address_, num_bytes_, self));
     windows_.push_back(window);
     return absl::OkStatus();
   }

@@ -67,7 +67,8 @@ class MeetingRank : public ForwardingWorld {
 
 // What `run` returns on each rank. The ranks must make the same exchanges.
 inline std::vector<absl::Status> OnRanks(
-    Meeting& meeting, int size, const std::function<absl::Status(int rank, const std::shared_ptr<internal::Machine>& world)>& run) {
+    Meeting& meeting, int size,
+    const std::function<absl::Status(int rank, const std::shared_ptr<internal::Machine>& world)>& run) {
   std::vector<absl::Status> results(size);
   std::vector<std::thread> threads;
   for (int rank = 0; rank < size; ++rank) {

@@ -6,8 +6,8 @@
 
 #include "absl/time/clock.h"
 #include "gmock/gmock.h"
-#include "reprise/core/status_macros.h"
 #include "graph/machine.h"
+#include "reprise/core/status_macros.h"
 #include "reprise/graph/host_world.h"
 #include "tests/graph/session_testing.h"
 #include "tests/testing/process_world.h"

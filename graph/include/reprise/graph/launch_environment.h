@@ -97,7 +97,8 @@ struct LaunchEnvironment {
 // which launcher it was comes before what its variables lack.
 absl::StatusOr<LaunchEnvironment> DetectLaunch();
 
-// InvalidArgument unless 0 <= rank < size, 0 <= local_rank < local_size <= size, and there is a place to meet or `connect`.
+// InvalidArgument unless 0 <= rank < size, 0 <= local_rank < local_size <= size, and there is a place to meet or
+// `connect`.
 absl::Status Validate(const LaunchEnvironment& launch);
 
 // One line for the log of every rank: "launched by torchrun: rank 1 of 8 (local rank 1 of 8), rendezvous at
