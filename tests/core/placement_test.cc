@@ -26,7 +26,7 @@ Item MakeItem(int64_t bytes, Span span) {
   return item;
 }
 
-// No two items that meet share a byte, and all end within the placement's bytes.
+// No two items that interfere share a byte, and all end within the placement's bytes.
 void ExpectValid(const std::vector<Item>& items, const Placement& placement) {
   ASSERT_EQ(placement.offsets.size(), items.size());
   for (size_t i = 0; i < items.size(); ++i) {
@@ -35,7 +35,7 @@ void ExpectValid(const std::vector<Item>& items, const Placement& placement) {
     for (size_t j = 0; j < i; ++j) {
       const bool apart = placement.offsets[i] + items[i].bytes <= placement.offsets[j] ||
                          placement.offsets[j] + items[j].bytes <= placement.offsets[i];
-      EXPECT_TRUE(apart || !Meet(items[i], items[j])) << "items " << j << " and " << i;
+      EXPECT_TRUE(apart || !Interfere(items[i], items[j])) << "items " << j << " and " << i;
     }
   }
 }
@@ -67,11 +67,11 @@ std::vector<Item> RandomItems(Random& random, int32_t num_points) {
 
 TEST(SpanTest, LivesMeetUnlessTheLaterOneBeginsAfterTheOtherOnItsOwnLane) {
   const Span early = {0, 0, {2, 5, -1, -1}};
-  EXPECT_TRUE(Meet(early, Span{2, 0, {2, -1, -1, -1}}));
-  EXPECT_FALSE(Meet(early, Span{4, 0, {4, -1, -1, -1}}));
-  EXPECT_TRUE(Meet(early, Span{5, 1, {-1, 5, -1, -1}}));
-  EXPECT_TRUE(Meet(Span{5, 1, {-1, 5, -1, -1}}, early));
-  EXPECT_FALSE(Meet(early, Span{3, 2, {-1, -1, 3, -1}}));
+  EXPECT_TRUE(Interfere(early, Span{2, 0, {2, -1, -1, -1}}));
+  EXPECT_FALSE(Interfere(early, Span{4, 0, {4, -1, -1, -1}}));
+  EXPECT_TRUE(Interfere(early, Span{5, 1, {-1, 5, -1, -1}}));
+  EXPECT_TRUE(Interfere(Span{5, 1, {-1, 5, -1, -1}}, early));
+  EXPECT_FALSE(Interfere(early, Span{3, 2, {-1, -1, 3, -1}}));
   EXPECT_EQ(early.end(), 5);
 }
 

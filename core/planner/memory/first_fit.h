@@ -10,8 +10,7 @@
 namespace reprise::internal {
 
 // Replaces `best` by better placements until it has `enough` bytes or the budget is spent. Each takes the items in some
-// order (greatest, longest, most bytes times points first, and changes of these) and puts each at the first free
-// offset.
+// order (most bytes times points first, and changes of that) and puts each at the first free offset.
 void ImproveByFirstFit(const std::vector<Item>& items, int64_t enough, Placement& best);
 
 }  // namespace reprise::internal

@@ -41,7 +41,7 @@ struct Span {
 
 // May both be in use at once in some legal order? Exactly if of two lives the one that begins later, in issue order,
 // may begin before all uses of the other are complete.
-inline bool Meet(const Span& a, const Span& b) {
+inline bool Interfere(const Span& a, const Span& b) {
   return a.begin <= b.begin ? b.begin <= a.until[b.lane] : a.begin <= b.until[a.lane];
 }
 

@@ -18,7 +18,7 @@ class ArenaItems {
  public:
   explicit ArenaItems(size_t num_buffers) : item_of_(num_buffers, -1) {}
 
-  // The lives of one schedule, the next in time; of which at least `live_bytes` meet.
+  // The lives of one schedule, the next in time; of which at least `live_bytes` are live at once.
   void Add(const Plan& plan, const std::vector<Life>& lives, const HappensBefore& order, int64_t live_bytes) {
     const Spans found = FindSpans(lives, order, num_points_);
     for (size_t i = 0; i < lives.size(); ++i) ItemOf(plan, lives[i].buffer).spans.push_back(found.spans[i]);

@@ -65,14 +65,11 @@ Placement PlaceIntervals(const std::vector<IntervalItem>& items, int32_t num_poi
   const std::vector<IntervalItem> reversed = Reversed(items, num_points);
   size_t placed = 0;
   for (int64_t longest_short = 4; placed < kMaxPlaced; longest_short *= 4) {
-    for (const std::vector<IntervalItem>* from : {&items, &reversed}) {
-      Placement placement =
-          PlaceInLayers(*from, num_points, static_cast<int32_t>(std::min<int64_t>(longest_short, num_points)));
-      if (placement.num_bytes < best.num_bytes) best = std::move(placement);
-      if (best.num_bytes <= enough) return best;
-      placed += items.size();
-    }
-    if (longest_short >= num_points) break;
+    Placement placement =
+        PlaceInLayers(reversed, num_points, static_cast<int32_t>(std::min<int64_t>(longest_short, num_points)));
+    if (placement.num_bytes < best.num_bytes) best = std::move(placement);
+    if (best.num_bytes <= enough || longest_short >= num_points) return best;
+    placed += items.size();
   }
   return best;
 }

@@ -21,13 +21,13 @@ struct Item {
   int64_t bytes = 0;                        // positive
   absl::InlinedVector<Span, 1> spans = {};  // at least one
 };
-inline bool Meet(const Item& a, const Item& b) {
+inline bool Interfere(const Item& a, const Item& b) {
   return std::any_of(a.spans.begin(), a.spans.end(), [&](const Span& of_a) {
-    return std::any_of(b.spans.begin(), b.spans.end(), [&](const Span& of_b) { return Meet(of_a, of_b); });
+    return std::any_of(b.spans.begin(), b.spans.end(), [&](const Span& of_b) { return Interfere(of_a, of_b); });
   });
 }
 
-// Items that meet share no byte. Every offset is a sum of items' bytes, so a common alignment of these is one of
+// Items that interfere share no byte. Every offset is a sum of items' bytes, so a common alignment of these is one of
 // offsets.
 struct Placement {
   std::vector<int64_t> offsets = {};  // by item
