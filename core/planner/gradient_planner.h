@@ -16,7 +16,7 @@
 namespace reprise::internal {
 
 // What outlives a graph: the same buffers and slots after `first` as before and after `body`.
-struct Boundary {
+struct CarriedState {
   std::vector<Resident> residents;                // by unit
   std::vector<OutstandingReduction> outstanding;  // Tail::kCarried: by unit
 };

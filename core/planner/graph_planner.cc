@@ -57,7 +57,7 @@ class GraphPlanner {
                  {WholeUse(plan_, plan_.control, Access::kUpdate, Role::kControl)});
     IssueGathers(-1);
     if (in_.start == GraphStart::kSteady) {
-      for (const OutstandingReduction& carried : in_.boundary.outstanding) gradients_.ReduceCarried(carried, -1);
+      for (const OutstandingReduction& carried : in_.carried_state.outstanding) gradients_.ReduceCarried(carried, -1);
     }
     for (int m = 0; m < microbatches; ++m) REPRISE_RETURN_IF_ERROR(AddMicrobatch(m, m + 1 == microbatches));
     Schedule& schedule = plan_.schedules.emplace_back();
@@ -65,7 +65,7 @@ class GraphPlanner {
     schedule.microbatches = microbatches;
     schedule.commands = builder_.Finish();
     MarkBesideCompute(schedule.commands);
-    schedule.end = {in_.boundary.residents, in_.boundary.outstanding,
+    schedule.end = {in_.carried_state.residents, in_.carried_state.outstanding,
                     in_.training && plan_.options.reduce == Reduce::kOncePerStep};
     if (in_.start == GraphStart::kSteady) schedule.start = schedule.end;
     return absl::OkStatus();
@@ -79,7 +79,7 @@ class GraphPlanner {
 
   // The buffer of a copy that lives across graphs; invalid for any other copy.
   BufferId BoundaryBuffer(const GatheredCopy& copy) const {
-    const Resident* resident = FindUnit(in_.boundary.residents, copy.unit);
+    const Resident* resident = FindUnit(in_.carried_state.residents, copy.unit);
     return resident != nullptr && (copy.kept || copy.resident_at_start) ? resident->buffer : BufferId();
   }
 
@@ -275,7 +275,7 @@ class GraphPlanner {
                   WholeUse(plan_, plan_.step_state, Access::kUpdate, Role::kStepState)});
     gradients_.StartMicrobatch(position_);
     if (last) {
-      for (const OutstandingReduction& carried : in_.boundary.outstanding) gradients_.BindReduceBuffer(carried);
+      for (const OutstandingReduction& carried : in_.carried_state.outstanding) gradients_.BindReduceBuffer(carried);
     }
     for (const CallId call : backward) {
       if (!last && call == backward.back()) StageInputsOf(position + 1);
@@ -287,7 +287,7 @@ class GraphPlanner {
   }
 
   absl::Status Complete(UnitId unit, bool last) {
-    const OutstandingReduction* carried = last ? FindUnit(in_.boundary.outstanding, unit) : nullptr;
+    const OutstandingReduction* carried = last ? FindUnit(in_.carried_state.outstanding, unit) : nullptr;
     return carried != nullptr ? gradients_.Carry(*carried) : gradients_.Reduce(unit);
   }
 
@@ -312,12 +312,12 @@ absl::Status PlanGraph(Plan& plan, const std::string& name, const GraphInputs& i
   return GraphPlanner(plan, inputs).Run(name);
 }
 
-absl::Status PlanFinish(Plan& plan, const GradientPlan& gradients, const Boundary& boundary) {
+absl::Status PlanFinish(Plan& plan, const GradientPlan& gradients, const CarriedState& carried_state) {
   const bool once = plan.options.reduce == Reduce::kOncePerStep;
-  if (!once && boundary.outstanding.empty()) return absl::OkStatus();
+  if (!once && carried_state.outstanding.empty()) return absl::OkStatus();
   ScheduleBuilder builder;
   GradientPlanner planner(plan, gradients, /*adds=*/true, builder);
-  for (const OutstandingReduction& carried : boundary.outstanding) {
+  for (const OutstandingReduction& carried : carried_state.outstanding) {
     planner.ReduceCarried(carried, *plan.options.microbatches_per_graph - 1);
   }
   for (size_t c = gradients.completed_by.size(); once && c-- > 0;) {
@@ -326,7 +326,7 @@ absl::Status PlanFinish(Plan& plan, const GradientPlan& gradients, const Boundar
   plan.finish = static_cast<int>(plan.schedules.size());
   Schedule& schedule = plan.schedules.emplace_back();
   schedule.name = "finish";
-  schedule.start = {{}, boundary.outstanding, once};
+  schedule.start = {{}, carried_state.outstanding, once};
   schedule.commands = builder.Finish();
   return absl::OkStatus();
 }

@@ -12,14 +12,14 @@
 
 namespace reprise::internal {
 
-// kEmpty: nothing is resident, outstanding or summed. kSteady: as the graph before left it, see Boundary.
+// kEmpty: nothing is resident, outstanding or summed. kSteady: as the graph before left it, see CarriedState.
 enum class GraphStart { kEmpty, kSteady };
 
 struct GraphInputs {
   const ModelUses& uses;
   const GradientPlan& gradients;
   const GatherPlan& gathers;
-  const Boundary& boundary;
+  const CarriedState& carried_state;
   bool training = true;
   GraphStart start = GraphStart::kEmpty;
 };
@@ -28,7 +28,7 @@ struct GraphInputs {
 absl::Status PlanGraph(Plan& plan, const std::string& name, const GraphInputs& inputs);
 
 // Appends `finish` if something is left to reduce after the last microbatch, and sets Plan::finish.
-absl::Status PlanFinish(Plan& plan, const GradientPlan& gradients, const Boundary& boundary);
+absl::Status PlanFinish(Plan& plan, const GradientPlan& gradients, const CarriedState& carried_state);
 
 // Appends `step` and sets Plan::step.
 void PlanStep(Plan& plan);

@@ -152,18 +152,18 @@ absl::Status CheckGraphSize(const Model& model, const ModelUses& uses, const Mod
 }
 
 // What the body starts with: the copies that both `first` and the body itself end with, in the same slots.
-std::vector<StartResident> SteadyResidents(const std::vector<WeightAccess>& accesses, int num_units, int slots,
-                                           int prefetch_depth, Residency residency) {
+std::vector<StartResident> SteadyResidents(const std::vector<WeightAccess>& accesses,
+                                           const internal::GatherOptions& options) {
   const auto ends_with = [&](const std::vector<StartResident>& start) {
     std::vector<StartResident> end;
-    const GatherPlan plan = internal::PlanGathers(accesses, num_units, start, slots, prefetch_depth, residency);
+    const GatherPlan plan = internal::PlanGathers(accesses, start, options);
     for (const internal::GatheredCopy& copy : plan.copies) {
       if (copy.kept) end.push_back({copy.unit, copy.slot});
     }
     std::sort(end.begin(), end.end(), [](const auto& a, const auto& b) { return a.unit < b.unit; });
     return end;
   };
-  if (residency == Residency::kOff) return {};
+  if (options.residency == Residency::kOff) return {};
   std::vector<StartResident> steady = ends_with({});
   for (int round = 0; round < kMaxResidencyRounds && !steady.empty(); ++round) {
     const std::vector<StartResident> end = ends_with(steady);
@@ -195,14 +195,15 @@ void ResolveUnits(Plan& plan) {
 }
 
 // The units whose gradients the last backward call completes, with a reduce buffer and a slot of their own each.
-void AddCarried(Plan& plan, const internal::GradientPlan& gradients, internal::Boundary& boundary) {
+void AddCarried(Plan& plan, const internal::GradientPlan& gradients, internal::CarriedState& carried_state) {
   for (const std::vector<UnitId>& completed : gradients.completed_by) {
     if (completed.empty()) continue;
     for (UnitId unit : completed) {
-      boundary.outstanding.push_back({unit, internal::AddReduceBuffer(plan, unit, "carried"),
-                                      *plan.options.gradient_slots + gradients.units[unit.value()].dedicated_slot});
+      carried_state.outstanding.push_back(
+          {unit, internal::AddReduceBuffer(plan, unit, "carried"),
+           *plan.options.gradient_slots + gradients.units[unit.value()].dedicated_slot});
     }
-    std::sort(boundary.outstanding.begin(), boundary.outstanding.end(),
+    std::sort(carried_state.outstanding.begin(), carried_state.outstanding.end(),
               [](const auto& a, const auto& b) { return a.unit < b.unit; });
     return;
   }
@@ -246,21 +247,23 @@ absl::StatusOr<Plan> MakePlan(const Model& model, int world_size, PlanOptions op
   REPRISE_RETURN_IF_ERROR(internal::AddPersistentBuffers(plan, training));
 
   const std::vector<WeightAccess> accesses = Accesses(uses, microbatches, training);
-  internal::Boundary boundary;
-  std::vector<StartResident> steady =
-      SteadyResidents(accesses, num_units, plan.weight_slots, *options.prefetch_depth, options.residency);
+  internal::CarriedState carried_state;
+  const internal::GatherOptions gather_options = {.num_units = num_units,
+                                                  .slots = plan.weight_slots,
+                                                  .prefetch_depth = *options.prefetch_depth,
+                                                  .residency = options.residency};
+  const std::vector<StartResident> steady = SteadyResidents(accesses, gather_options);
   for (const StartResident& resident : steady) {
-    boundary.residents.push_back(
+    carried_state.residents.push_back(
         {resident.unit, internal::AddGatheredBuffer(plan, resident.unit, "resident"), resident.slot});
   }
-  if (options.tail == Tail::kCarried) AddCarried(plan, gradients, boundary);
+  if (options.tail == Tail::kCarried) AddCarried(plan, gradients, carried_state);
   const auto add_graph = [&](const char* name, internal::GraphStart start,
                              const std::vector<StartResident>& residents) {
-    const GatherPlan gathers = internal::PlanGathers(accesses, num_units, residents, plan.weight_slots,
-                                                     *options.prefetch_depth, options.residency);
-    return internal::PlanGraph(plan, name, {uses, gradients, gathers, boundary, training, start});
+    const GatherPlan gathers = internal::PlanGathers(accesses, residents, gather_options);
+    return internal::PlanGraph(plan, name, {uses, gradients, gathers, carried_state, training, start});
   };
-  const bool same = steady.empty() && boundary.outstanding.empty() && options.reduce == Reduce::kEveryMicrobatch;
+  const bool same = steady.empty() && carried_state.outstanding.empty() && options.reduce == Reduce::kEveryMicrobatch;
   size_t named = plan.buffers.size();
   REPRISE_RETURN_IF_ERROR(add_graph(same ? "body" : "first", internal::GraphStart::kEmpty, {}));
   if (!same) {
@@ -272,7 +275,7 @@ absl::StatusOr<Plan> MakePlan(const Model& model, int world_size, PlanOptions op
   }
   if (training) {
     named = plan.buffers.size();
-    REPRISE_RETURN_IF_ERROR(internal::PlanFinish(plan, gradients, boundary));
+    REPRISE_RETURN_IF_ERROR(internal::PlanFinish(plan, gradients, carried_state));
     AppendToNames(plan, named, ".finish");
     internal::PlanStep(plan);
   }

@@ -9,26 +9,25 @@ namespace {
 
 class GatherPlanner {
  public:
-  GatherPlanner(const std::vector<WeightAccess>& accesses, int num_units, int slots, int prefetch_depth,
-                Residency residency)
+  GatherPlanner(const std::vector<WeightAccess>& accesses, const GatherOptions& options)
       : accesses_(accesses),
-        residency_(residency),
+        residency_(options.residency),
         limits_(accesses.size()),
-        slot_copy_(slots, -1),
-        unit_copy_(num_units, -1),
-        uses_(num_units),
-        uses_done_(num_units, 0) {
+        slot_copy_(options.slots, -1),
+        unit_copy_(options.num_units, -1),
+        uses_(options.num_units),
+        uses_done_(options.num_units, 0) {
     for (size_t a = 0; a < accesses.size(); ++a) {
       for (UnitId unit : accesses[a].units) uses_[unit.value()].push_back(static_cast<int>(a));
     }
     std::vector<int> reading;
     for (size_t a = 0; a < accesses.size(); ++a) {
       // Below 0 nothing limits the gather, but the order of what comes before the graph stays.
-      const int64_t limit = static_cast<int64_t>(reading.size()) - 1 - prefetch_depth;
+      const int64_t limit = static_cast<int64_t>(reading.size()) - 1 - options.prefetch_depth;
       limits_[a] = limit >= 0 ? reading[limit] : limit;
       if (!accesses[a].units.empty()) reading.push_back(static_cast<int>(a));
     }
-    for (int s = 0; s < slots; ++s) idle_.insert({-1, s});
+    for (int s = 0; s < options.slots; ++s) idle_.insert({-1, s});
   }
 
   GatherPlan Plan(const std::vector<StartResident>& start) {
@@ -155,9 +154,9 @@ class GatherPlanner {
 
 }  // namespace
 
-GatherPlan PlanGathers(const std::vector<WeightAccess>& accesses, int num_units,
-                       const std::vector<StartResident>& start, int slots, int prefetch_depth, Residency residency) {
-  return GatherPlanner(accesses, num_units, slots, prefetch_depth, residency).Plan(start);
+GatherPlan PlanGathers(const std::vector<WeightAccess>& accesses, const std::vector<StartResident>& start,
+                       const GatherOptions& options) {
+  return GatherPlanner(accesses, options).Plan(start);
 }
 
 }  // namespace reprise::internal

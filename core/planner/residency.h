@@ -39,13 +39,19 @@ struct StartResident {
   friend bool operator==(const StartResident&, const StartResident&) = default;
 };
 
+struct GatherOptions {
+  int num_units = 0;       // of the model
+  int slots = 1;           // gathered copies that live at once
+  int prefetch_depth = 1;  // PlanOptions::prefetch_depth
+  Residency residency = Residency::kKeep;
+};
 // Every access must need at most `slots` units. With Residency::kKeep a gather evicts the copy whose next use is
 // furthest, where the accesses are taken to repeat for ever (the least number of gathers for a given order, by
 // Belady's rule), among those whose last reader does not delay the gather, if there is one; ties go to the highest unit
 // id. With kOff a gather goes to the slot of its unit's old copy unless the last reader delays it, else to the slot
 // whose last reader is earliest.
-GatherPlan PlanGathers(const std::vector<WeightAccess>& accesses, int num_units,
-                       const std::vector<StartResident>& start, int slots, int prefetch_depth, Residency residency);
+GatherPlan PlanGathers(const std::vector<WeightAccess>& accesses, const std::vector<StartResident>& start,
+                       const GatherOptions& options);
 
 }  // namespace reprise::internal
 

@@ -97,8 +97,8 @@ TEST(PlanCountsTest, WhatTakesTheSlotOfAnOldCopyLeavesTheNewOne) {
     accesses.push_back({{u, v}, true});
     accesses.push_back({{u}, true});
   }
-  const internal::GatherPlan plan = internal::PlanGathers(accesses, /*num_units=*/2, /*start=*/{}, /*slots=*/2,
-                                                          /*prefetch_depth=*/1, Residency::kOff);
+  const internal::GatherPlan plan = internal::PlanGathers(
+      accesses, /*start=*/{}, {.num_units = 2, .slots = 2, .prefetch_depth = 1, .residency = Residency::kOff});
   ASSERT_EQ(plan.copies.size(), 4u) << "each unit once a phase";
   EXPECT_NE(plan.copies[2].slot, plan.copies[0].slot) << "or the test shows nothing";
   EXPECT_EQ(plan.access_copies[5], plan.access_copies[3]);

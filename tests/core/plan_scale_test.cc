@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <ctime>
+#include <iostream>
 #include <limits>
 
 #include "absl/status/statusor.h"
@@ -44,19 +45,40 @@ Model WideModel(int units, int parameters) {
   return builder.Build().value();
 }
 
-enum class Work { kPlan, kPlanAndVerify };
+// Calls of one unit, each of which reads its weights and saves what it reads for its backward, in a chain; and the
+// loss.
+Model ChainOfCalls(int calls) {
+  ModelBuilder builder;
+  const UnitId unit = builder.AddUnit("u");
+  builder.AddParameter(unit, {.name = "w", .shape = {64}});
+  TensorId x = builder.AddInput({.name = "x", .shape = {16}});
+  for (int c = 0; c < calls; ++c) {
+    const TensorId y = builder.AddActivation({.name = absl::StrCat("y", c), .shape = {16}});
+    builder.AddCall({.name = absl::StrCat("c", c), .units = {unit}, .inputs = {x}, .outputs = {y}, .saved = {x}});
+    x = y;
+  }
+  const TensorId loss = builder.AddOutput({.name = "loss", .dtype = DType::kFloat32});
+  builder.AddCall({.name = "loss", .inputs = {x}, .outputs = {loss}});
+  builder.SetLoss(loss);
+  return builder.Build().value();
+}
 
-double SecondsTo(Work work, const Model& model, const PlanOptions& options, int repetitions) {
-  double least = std::numeric_limits<double>::infinity();
+struct Seconds {
+  double plan = std::numeric_limits<double>::infinity(), verify = plan;
+};
+
+Seconds SecondsOf(const Model& model, const PlanOptions& options, int repetitions) {
+  Seconds least;
   for (int i = 0; i < repetitions; ++i) {
     const std::clock_t start = std::clock();
     const absl::StatusOr<Plan> plan = PlanTraining(model, /*world_size=*/2, options);
+    const std::clock_t planned = std::clock();
     EXPECT_TRUE(plan.ok()) << plan.status();
-    if (plan.ok() && work == Work::kPlanAndVerify) {
-      EXPECT_TRUE(Verify(*plan).ok());
-    }
-    const double elapsed = static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC;
-    least = std::min(least, elapsed);
+    if (!plan.ok()) break;
+    EXPECT_TRUE(Verify(*plan).ok()) << Verify(*plan);
+    const std::clock_t verified = std::clock();
+    least.plan = std::min(least.plan, static_cast<double>(planned - start) / CLOCKS_PER_SEC);
+    least.verify = std::min(least.verify, static_cast<double>(verified - planned) / CLOCKS_PER_SEC);
   }
   return least;
 }
@@ -73,9 +95,12 @@ TEST(PlanScaleTest, DeepStackIsPlannedWithTheExpectedTraffic) {
   EXPECT_TRUE(Verify(*plan).ok()) << Verify(*plan);
 }
 
-TEST(PlanScaleTest, TenThousandUnitsTakeLessThanTwoSeconds) {
+TEST(PlanScaleTest, TenThousandUnitsArePlannedIn1200MillisecondsAndVerifiedIn800) {
   if (!kOptimised) GTEST_SKIP() << "times are promised for optimised builds only";
-  EXPECT_LT(SecondsTo(Work::kPlan, Stack(10000), {}, 3), 2.0);
+  const Seconds least = SecondsOf(Stack(10000), {}, 3);
+  std::cout << "10,000 units: planned in " << least.plan << " s, verified in " << least.verify << " s\n";
+  EXPECT_LT(least.plan, 1.2);
+  EXPECT_LT(least.verify, 0.8);
 }
 
 struct Growth {
@@ -89,7 +114,7 @@ PlanOptions Default(int) { return {}; }
 
 INSTANTIATE_TEST_SUITE_P(
     All, PlanScaleTestOf,
-    ::testing::Values(Growth{"Units", Stack, Default},
+    ::testing::Values(Growth{"Units", Stack, Default}, Growth{"CallsOfAUnit", ChainOfCalls, Default},
                       Growth{"ParametersOfAUnit", [](int size) { return WideModel(1, size); }, Default},
                       Growth{"UnitsOfACall", [](int size) { return WideModel(size, 1); }, Default},
                       Growth{"ResidentUnits", Stack, [](int size) { return PlanOptions{.weight_slots = size}; }},
@@ -106,9 +131,10 @@ TEST_P(PlanScaleTestOf, TimeGrowsAsSizeTimesItsLogarithm) {
   // Twice the ratio of n log n: the larger plan leaves the caches. Quadratic growth would be 64 times, above it.
   constexpr double kAllowance = 2;
   const double expected = kMany * std::log(kMany) / (kFew * std::log(kFew));
-  const double few = SecondsTo(Work::kPlanAndVerify, GetParam().make(kFew), GetParam().options(kFew), 5);
-  const double many = SecondsTo(Work::kPlanAndVerify, GetParam().make(kMany), GetParam().options(kMany), 2);
-  EXPECT_LT(many / few, kAllowance * expected) << few << " s for " << kFew << ", " << many << " s for " << kMany;
+  const Seconds few = SecondsOf(GetParam().make(kFew), GetParam().options(kFew), 5);
+  const Seconds many = SecondsOf(GetParam().make(kMany), GetParam().options(kMany), 2);
+  EXPECT_LT(many.plan, kAllowance * expected * few.plan) << few.plan << " s for " << kFew << " planned";
+  EXPECT_LT(many.verify, kAllowance * expected * few.verify) << few.verify << " s for " << kFew << " verified";
 }
 
 }  // namespace
