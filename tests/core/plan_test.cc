@@ -86,7 +86,7 @@ TEST(DescribeTest, NamesWhatTheCommandWorksOn) {
   EXPECT_EQ(Describe(plan, ReduceScatter{u, -1, 1, Transport::kCopyEngine, Sum::kNccl, AxisId(0)}),
             "reduce_scatter u0 microbatch -1 slot 1 copy_engine sum nccl");
   EXPECT_EQ(Describe(plan, Accumulate{u, 0, Sum::kNccl, AccumulateMode::kAlwaysAssign}),
-            "accumulate u0 microbatch 0 sum nccl assign");
+            "accumulate u0 microbatch 0 sum nccl always_assign");
   EXPECT_EQ(Describe(plan, Accumulate{.unit = u, .position = 1, .beside_compute = true}),
             "accumulate u0 microbatch 1 sum rank_order by_microbatch beside_compute");
   EXPECT_EQ(Describe(plan, Begin{}), "begin");
