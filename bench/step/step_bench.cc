@@ -126,8 +126,11 @@ absl::StatusOr<std::vector<std::string>> Modes() {
 }
 
 // A file can be made there.
-absl::Status CheckWritable(const char* flag, const std::string& path) {
+absl::Status CheckWritable(const char* flag, const std::string& path, bool is_prefix = false) {
   if (path.empty()) return absl::OkStatus();
+  if (!is_prefix && std::filesystem::is_directory(path)) {
+    return Refuse("--", flag, "=", path, " is a folder; name a file");
+  }
   const std::filesystem::path folder = std::filesystem::path(path).parent_path();
   if (access((folder / ".").c_str(), W_OK) == 0) return absl::OkStatus();
   return Refuse("--", flag, "=", path, " is in no folder that can be written to (", std::strerror(errno),
@@ -150,7 +153,7 @@ absl::Status CheckFlags() {
   }
   REPRISE_RETURN_IF_ERROR(CheckWritable("json", absl::GetFlag(FLAGS_json)));
   REPRISE_RETURN_IF_ERROR(CheckWritable("measure", absl::GetFlag(FLAGS_measure)));
-  return CheckWritable("timeline", absl::GetFlag(FLAGS_timeline));
+  return CheckWritable("timeline", absl::GetFlag(FLAGS_timeline), /*is_prefix=*/true);
 }
 
 // Replays that take about as long as asked for, the same number on all ranks.

@@ -85,7 +85,7 @@ absl::Status Read(absl::string_view text, T& value) {
   return absl::OkStatus();
 }
 absl::Status Read(absl::string_view text, int& value) {
-  return absl::SimpleAtoi(text, &value) ? absl::OkStatus() : Refuse(text, &value);
+  return absl::SimpleAtoi(text, &value) && absl::StrCat(value) == text ? absl::OkStatus() : Refuse(text, &value);
 }
 absl::Status Read(absl::string_view text, std::vector<TransportChoice>& value) {
   absl::StatusOr<std::vector<TransportChoice>> choices = TransportChoicesFromText(text);

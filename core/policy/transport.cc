@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -28,11 +27,6 @@ bool FromName(absl::string_view name, Transport& transport) {
 bool FromText(absl::string_view text, UnitTransports& transports) {
   const std::vector<absl::string_view> names = absl::StrSplit(text, '/');
   return names.size() <= 2 && FromName(names.front(), transports.gather) && FromName(names.back(), transports.exchange);
-}
-
-// Digits alone: SimpleAtoi takes signs and spaces too.
-bool IsNumber(absl::string_view text) {
-  return !text.empty() && std::all_of(text.begin(), text.end(), [](char c) { return absl::ascii_isdigit(c); });
 }
 
 std::string NameList() {
@@ -86,9 +80,9 @@ absl::StatusOr<std::vector<TransportChoice>> TransportChoicesFromText(absl::stri
           " lacks the bytes of the smallest unit that uses it; give them, as in 4194304:", std::string(part)));
     }
     TransportChoice& choice = choices.emplace_back();
-    const bool ok =
-        words.size() <= 2 && FromText(words.back(), choice.transports) &&
-        (words.size() == 1 || (IsNumber(words.front()) && absl::SimpleAtoi(words.front(), &choice.unit_bytes)));
+    const bool ok = words.size() <= 2 && FromText(words.back(), choice.transports) &&
+                    (words.size() == 1 || (absl::SimpleAtoi(words.front(), &choice.unit_bytes) &&
+                                           choice.unit_bytes >= 0 && absl::StrCat(choice.unit_bytes) == words.front()));
     if (ok) continue;
     return absl::InvalidArgumentError(absl::StrCat(
         internal::Quoted(std::string(part)), " in ", internal::Quoted(std::string(text)),

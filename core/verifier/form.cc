@@ -23,7 +23,7 @@ absl::Status CheckOptions(const Plan& plan) {
   }
   const bool known = IsKnown(options.residency, Residency::kOff) && IsKnown(options.reduce, Reduce::kOncePerStep) &&
                      IsKnown(options.tail, Tail::kCarried) && options.sum <= Sum::kNccl &&
-                     IsKnown(options.reduce_dtype, DType::kUInt8) && IsKnown(options.master_dtype, DType::kUInt8);
+                     IsFloatingPoint(options.reduce_dtype) && IsFloatingPoint(options.master_dtype);
   if (!known) return absl::InternalError("an option of the plan has a value that does not exist");
   if (const absl::Status status = CheckTransportChoices(options.transports, *options.sum); !status.ok()) {
     return absl::InternalError(absl::StrCat("the plan's options: ", status.message()));

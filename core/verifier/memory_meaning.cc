@@ -30,7 +30,7 @@ class Places {
     }
     REPRISE_RETURN_IF_ERROR(CheckParameters());
     REPRISE_RETURN_IF_ERROR(Take(plan_.control, Storage::kSession, sizeof(ControlBlock), "the control block"));
-    if (model_.trains()) REPRISE_RETURN_IF_ERROR(CheckTraining());
+    REPRISE_RETURN_IF_ERROR(model_.trains() ? CheckTraining() : CheckForwardOnly());
     REPRISE_RETURN_IF_ERROR(CheckTensors());
     return CheckNoOthers();
   }
@@ -141,6 +141,19 @@ class Places {
     REPRISE_RETURN_IF_ERROR(
         Take(plan_.norm_parts, Storage::kSession, parts * static_cast<int64_t>(sizeof(NormPart)), "the norm's parts"));
     return Take(plan_.metrics, Storage::kHostVisible, sizeof(MetricsRing), "the metrics");
+  }
+
+  absl::Status CheckForwardOnly() {
+    std::vector<BufferId> ids = {plan_.step_state, plan_.norm_partials, plan_.norm_parts, plan_.metrics};
+    for (const UnitBuffers& buffers : plan_.unit_buffers) {
+      ids.insert(ids.end(), buffers.accumulators.begin(), buffers.accumulators.end());
+      for (const auto& states : buffers.optimizer_states) ids.insert(ids.end(), states.begin(), states.end());
+    }
+    for (const BufferId id : ids) {
+      if (id.valid())
+        return absl::InternalError(absl::StrCat("buffer ", id.value(), " is of training, in a forward plan"));
+    }
+    return absl::OkStatus();
   }
 
   absl::Status CheckTensors() {

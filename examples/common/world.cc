@@ -125,6 +125,9 @@ absl::StatusOr<Program> StartProgram() {
     return absl::InvalidArgumentError(absl::StrCat(
         ToString(launch), ", but host ranks share one process; start the program once with --ranks=", launch.size));
   }
+  if (!use_device && !options.cost_file.empty()) {
+    return absl::InvalidArgumentError("--costs is for devices, and these are host ranks; leave it out");
+  }
   if (!use_device) return StartHost(options.ranks);
   Program program;
   const int ranks = options.ranks == 0 ? devices : options.ranks;

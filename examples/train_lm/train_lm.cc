@@ -61,6 +61,9 @@ struct Run {
 
 absl::Status CheckFlags(const Run& run) {
   REPRISE_RETURN_IF_ERROR(CheckFlag(FLAGS_microbatches, 1, kMaxMicrobatches));
+  if (run.check && run.plan.master_dtype != DType::kFloat32) {
+    return absl::InvalidArgumentError("--check follows masters of f32; leave --master_dtype out");
+  }
   REPRISE_RETURN_IF_ERROR(CheckFlag(FLAGS_steps, 1, std::numeric_limits<int>::max()));
   if (!(static_cast<float>(run.learning_rate) > 0) || !std::isfinite(static_cast<float>(run.learning_rate))) {
     return absl::InvalidArgumentError(
@@ -243,7 +246,7 @@ absl::StatusOr<int> Main() {
   if (run.check) {
     REPRISE_ASSIGN_OR_RETURN(std::shared_ptr<World> alone, program.new_world_alone());
     REPRISE_ASSIGN_OR_RETURN(check, ReferenceCheck::Create(std::move(alone), model, std::get<AdamW>(options.optimizer),
-                                                           run.plan.master_dtype));
+                                                           run.plan.reduce_dtype));
   }
   int64_t elements = 0;
   for (const Parameter& parameter : model.model.parameters()) elements += NumElements(parameter.spec.shape);

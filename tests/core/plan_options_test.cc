@@ -84,7 +84,8 @@ TEST(PlanOptionTextsTest, UnsetIsAuto) {
 TEST(PlanOptionTextsTest, OtherTextsAreRefusedAndChangeNothing) {
   for (const PlanOptionText& option : PlanOptionTexts()) {
     for (const std::string& text : {std::string("bogus"), std::string(""), std::string("1.5"), std::string(1, '\0'),
-                                    std::string("99999999999999999999")}) {
+                                    std::string(" 1"), std::string("01"), std::string("+1"), std::string("-0"),
+                                    std::string("1\n"), std::string("99999999999999999999")}) {
       PlanOptions options;
       const absl::Status status = option.set(options, text);
       EXPECT_THAT(status, StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("; give "))) << option.name;

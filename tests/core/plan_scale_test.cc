@@ -128,11 +128,12 @@ INSTANTIATE_TEST_SUITE_P(
 TEST_P(PlanScaleTestOf, TimeGrowsAsSizeTimesItsLogarithm) {
   if (!kOptimised) GTEST_SKIP() << "times are promised for optimised builds only";
   constexpr int kFew = 500, kMany = 4000;
-  // Twice the ratio of n log n: the larger plan leaves the caches. Quadratic growth would be 64 times, above it.
-  constexpr double kAllowance = 2;
+  // Thrice the ratio of n log n, which is 11: the larger plan leaves the caches, and other work may take them.
+  // Quadratic growth would be 64 times.
+  constexpr double kAllowance = 3;
   const double expected = kMany * std::log(kMany) / (kFew * std::log(kFew));
-  const Seconds few = SecondsOf(GetParam().make(kFew), GetParam().options(kFew), 5);
-  const Seconds many = SecondsOf(GetParam().make(kMany), GetParam().options(kMany), 2);
+  const Seconds few = SecondsOf(GetParam().make(kFew), GetParam().options(kFew), 9);
+  const Seconds many = SecondsOf(GetParam().make(kMany), GetParam().options(kMany), 4);
   EXPECT_LT(many.plan, kAllowance * expected * few.plan) << few.plan << " s for " << kFew << " planned";
   EXPECT_LT(many.verify, kAllowance * expected * few.verify) << few.verify << " s for " << kFew << " verified";
 }

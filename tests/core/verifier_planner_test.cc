@@ -1,21 +1,28 @@
 // What the planner makes passes, and each of its waits is needed for the reason that it gives.
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <utility>
 #include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "reprise/core/planner.h"
+#include "reprise/core/stack_model.h"
 #include "reprise/core/verifier.h"
 #include "tests/testing/random_model.h"
+#include "tests/testing/status_matchers.h"
 #include "tests/testing/violations.h"
 
 namespace reprise {
 namespace {
 
 using reprise::testing::CheckOf;
+using reprise::testing::IsOk;
 using reprise::testing::Random;
 using reprise::testing::RandomModel;
+using reprise::testing::StatusIs;
+using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
 PlanOptions RandomOptions(Random& random) {
@@ -49,6 +56,30 @@ std::vector<Plan> RandomPlans(uint64_t seed, int max_units) {
     if (plan.ok()) plans.push_back(*plan);
   }
   return plans;
+}
+
+TEST(VerifierPlannerTest, RefusesBuffersOfTrainingInForwardPlansAndDtypesThatAreNoFloats) {
+  const Model model = StackModel(2, {64, 64}, DType::kBFloat16, 8).value();
+  const Plan forward = PlanForward(model, 2, {}).value(), training = PlanTraining(model, 2, {}).value();
+  ASSERT_THAT(Verify(forward), IsOk());
+  const std::vector<std::pair<const char*, std::function<void(Plan&)>>> changes = {
+      {"step state", [](Plan& p) { p.step_state = BufferId(0); }},
+      {"partial norms", [](Plan& p) { p.norm_partials = BufferId(0); }},
+      {"norm's parts", [](Plan& p) { p.norm_parts = BufferId(0); }},
+      {"metrics", [](Plan& p) { p.metrics = p.control; }},
+      {"accumulator", [](Plan& p) { p.unit_buffers[1].accumulators.push_back(BufferId(0)); }},
+      {"optimizer state", [](Plan& p) { p.unit_buffers[0].optimizer_states.push_back({BufferId(0)}); }}};
+  for (const auto& [what, change] : changes) {
+    Plan plan = forward;
+    change(plan);
+    EXPECT_THAT(Verify(plan), StatusIs(absl::StatusCode::kInternal, HasSubstr("is of training, in a forward plan")))
+        << what;
+  }
+  for (DType PlanOptions::*const dtype : {&PlanOptions::reduce_dtype, &PlanOptions::master_dtype}) {
+    Plan plan = training;
+    plan.options.*dtype = DType::kInt32;
+    EXPECT_THAT(Verify(plan), StatusIs(absl::StatusCode::kInternal, HasSubstr("a value that does not exist")));
+  }
 }
 
 // Whether a parameter may be unused or not: a gradient that a graph finds summed is added to, never assigned, and

@@ -135,7 +135,7 @@ TEST_F(ProgramsTest, AValueThatIsNoneIsRefusedOnceWithWhatTheFlagTakes) {
   }
 }
 
-TEST_F(ProgramsTest, SizesAreBoundedBeforeTheyTakeMemory) {
+TEST_F(ProgramsTest, WhatCannotBeIsRefusedBeforeItTakesMemoryOrTime) {
   struct Case {
     size_t program;  // of programs_
     const char* flags;
@@ -147,6 +147,8 @@ TEST_F(ProgramsTest, SizesAreBoundedBeforeTheyTakeMemory) {
            Case{0, "--width=2147483646 --batch=2147483647 --context=2147483647", "takes more than 2^61 bytes"},
            Case{0, "--width=2147483646", "is too large"},
            Case{0, "--microbatches=1048577", "--microbatches is 1048577 but must be from 1 to 1048576"},
+           Case{0, "--check --master_dtype=bf16", "--check follows masters of f32"},
+           Case{0, "--device=host --costs=x", "--costs is for devices"},
            Case{0, "--steps=0", "--steps is 0 but must be from 1 to 2147483647"},
            Case{0, "--ranks=2147483647", "2147483647"},
            Case{1, "--stack=2147483647", "stack of 2147483647 units"},
