@@ -62,6 +62,8 @@ Placement PlaceIntervals(const std::vector<IntervalItem>& items, int32_t num_poi
   const int64_t enough = MostLiveBytes(items, num_points);
   Placement best = PlaceInLayers(items, num_points, num_points);
   if (best.num_bytes <= enough) return best;
+  // Short lives forwards too gain nothing: not for 1,500 random models nor for stacks of 4 to 48 units, where none at
+  // all costs 0.9 % on average.
   const std::vector<IntervalItem> reversed = Reversed(items, num_points);
   size_t placed = 0;
   for (int64_t longest_short = 4; placed < kMaxPlaced; longest_short *= 4) {
