@@ -104,7 +104,7 @@ class ComputeContext {
   Gradient<T> parameter_gradient(ParameterId id) {
     return FindGradient<T>(Role::kParameterGradient, id.value());
   }
-  // The dtype in which backward must write this parameter's gradient: the parameter's own, or PlanOptions::accumulate
+  // The dtype in which backward must write this parameter's gradient: the parameter's own, or kAccumulateDType
   // with Reduce::kOncePerStep. kFloat32 if the gradient is not wanted here.
   DType parameter_gradient_dtype(ParameterId id) const;
   // CallSpec::scratch_bytes of working memory, aligned to kScratchAlignment; holds anything. Refused if the call
