@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <array>
-
+#include <string>
 #include <type_traits>
 #include <utility>
 #include <vector>

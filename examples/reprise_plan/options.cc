@@ -46,7 +46,8 @@ struct Limit {
 
 }  // namespace
 
-std::string OptionsTable(const Plan& plan, const PlanOptions& asked, bool training, std::string idle) {
+std::string OptionsTable(const Plan& plan, const PlanOptions& asked, const PlanOptions& usual, bool training,
+                         std::string idle) {
   std::string out = "\noptions in force\n";
   for (const PlanOptionText& option : PlanOptionTexts()) {
     absl::StrAppend(&out, option.name, "=", option.get(plan.options), "\n");
@@ -76,13 +77,12 @@ std::string OptionsTable(const Plan& plan, const PlanOptions& asked, bool traini
           absl::StrCat("no more effect than ", effective, ", because ", limit.reason));
     }
   }
-  // The others, one by one, against their defaults.
-  const PlanOptions defaults;
+  // The others, one by one, against what they would be.
   for (const PlanOptionText& option : PlanOptionTexts()) {
-    const std::string value = option.get(asked), usual = option.get(defaults);
+    const std::string value = option.get(asked), other = option.get(usual);
     const bool is_limit = absl::c_any_of(limits, [&](const Limit& limit) { return limit.name == option.name; });
     PlanOptions without = asked;
-    if (is_limit || value == usual || !option.set(without, usual).ok() || !GiveTheSame(plan, without, training))
+    if (is_limit || value == other || !option.set(without, other).ok() || !GiveTheSame(plan, without, training))
       continue;
     add(absl::StrCat(option.name, "=", value),
         absl::StrCat("no effect: ",

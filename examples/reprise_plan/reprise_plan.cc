@@ -171,12 +171,13 @@ std::string IdleFlags() {
 enum class Format { kSummary, kText, kJson, kDot, kTimeline, kOverlap };
 
 absl::StatusOr<std::string> Text(Format format, const Plan& plan, const PlanSummary& summary, const PlanOptions& asked,
-                                 const CostModel& costs, std::optional<int64_t> device_memory) {
+                                 const CostFile& costs, std::optional<int64_t> device_memory) {
   switch (format) {
     case Format::kSummary:
-      return absl::StrCat(SummaryTable(plan, summary), ActivationsNote(),
-                          OptionsTable(plan, asked, !absl::GetFlag(FLAGS_forward), IdleFlags()),
-                          device_memory.has_value() ? FitTable(plan, *device_memory, ActivationsNote()) : "");
+      return absl::StrCat(
+          SummaryTable(plan, summary), ActivationsNote(),
+          OptionsTable(plan, asked, {.transports = costs.transports}, !absl::GetFlag(FLAGS_forward), IdleFlags()),
+          device_memory.has_value() ? FitTable(plan, *device_memory, ActivationsNote()) : "");
     case Format::kText:
       return ToText(plan);
     case Format::kJson:
@@ -185,7 +186,7 @@ absl::StatusOr<std::string> Text(Format format, const Plan& plan, const PlanSumm
       return ToDot(plan);
     case Format::kTimeline:
     case Format::kOverlap:
-      return Prediction(plan, summary, costs, format == Format::kTimeline);
+      return Prediction(plan, summary, costs.costs, format == Format::kTimeline);
   }
   return absl::InternalError("no format");
 }
@@ -222,7 +223,7 @@ absl::StatusOr<Answer> Output() {
   REPRISE_ASSIGN_OR_RETURN(const PlanSummary summary, Summarize(plan, absl::GetFlag(FLAGS_microbatches)));
   if (absl::GetFlag(FLAGS_verify)) REPRISE_RETURN_IF_ERROR(Verify(plan));
   Answer answer;
-  REPRISE_ASSIGN_OR_RETURN(answer.text, Text(format, plan, summary, options, costs.costs, device_memory));
+  REPRISE_ASSIGN_OR_RETURN(answer.text, Text(format, plan, summary, options, costs, device_memory));
   if (device_memory.has_value() && DeviceBytes(plan) > *device_memory) answer.exit_code = kDoesNotFit;
   return answer;
 }

@@ -23,6 +23,7 @@ namespace {
 using ::testing::EndsWith;
 using testing::FinishedRun;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using ::testing::StartsWith;
 
 FinishedRun Tool(const std::string& flags) { return testing::RunExecutable(REPRISE_PLAN, flags + " 2>/dev/null"); }
@@ -184,6 +185,9 @@ TEST(ReprisePlanTest, ACostFilesTransportsAreThePlansUnlessTheFlagNamesSome) {
   EXPECT_EQ(Tool(absl::StrCat(flags, "--transports=auto")).output, ToText(SmallPlan({.transports = measured})));
   EXPECT_EQ(Tool(absl::StrCat(flags, "--transports=nccl")).output,
             ToText(SmallPlan({.transports = EveryUnit(Transport::kNccl)})));
+  const std::string summary = absl::StrCat(kSmall, "--costs=", path, " ");
+  EXPECT_THAT(Tool(absl::StrCat(summary, "--transports=nccl")).output, Not(HasSubstr("no effect")));
+  EXPECT_THAT(Tool(summary).output, Not(HasSubstr("no effect")));
 }
 
 TEST(ReprisePlanTest, EveryPredictionSaysWhatItIs) {
