@@ -18,15 +18,16 @@
 #include <iostream>
 #include <optional>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "absl/algorithm/container.h"
 #include "absl/flags/flag.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "bench/step/workloads.h"
+#include "core/plan/plan_fields.h"
 #include "examples/common/command_line.h"
 #include "examples/common/output.h"
 #include "examples/common/plan_flags.h"
@@ -340,14 +341,8 @@ nlohmann::ordered_json ToJson(const Figures& f) {
                                  {"recording_bytes", f.memory.recording},
                                  {"communication_bytes", f.memory.communication},
                                  {"results_equal", f.results_equal}};
-  for (const PlanOptionText& option : PlanOptionTexts()) {
-    const std::string text = option.get(f.options);
-    int number = 0;
-    if (absl::SimpleAtoi(text, &number)) {
-      json[std::string(option.name)] = number;
-    } else {
-      json[std::string(option.name)] = text;
-    }
+  for (const internal::Field& field : internal::FieldsOf(f.options)) {
+    std::visit([&](const auto& value) { json[std::string(field.name)] = value; }, field.value);
   }
   if (!f.profile.has_value()) return json;
   json["compute_us"] = f.profile->compute_us;
